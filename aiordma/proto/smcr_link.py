@@ -245,17 +245,17 @@ class SmcrLink:
         if message.response:
             self.refused += 1
             return []
-        gone = set(message.rkeys)
+        request, gone = data, set(message.rkeys)
         unknown = gone - {rkey for rkey, _ in self._keys}
         self._keys = {pair for pair in self._keys if pair[0] not in gone}
         if len(data) > llc.MESSAGE_BYTES:  # more keys than the answer has room for: it repeats the first
             data = data[:4] + bytes((min(data[4], 8),)) + data[5 : llc.MESSAGE_BYTES]
         if not unknown:
-            self._answer(data)
+            self._answer(request, body=data)
             return []
         self.refused += 1
         mask = sum(0x80 >> i for i, rkey in enumerate(message.rkeys[:8]) if rkey in unknown)
-        self._answer(data[:5] + bytes((mask,)) + data[6:], _NEGATIVE)
+        self._answer(request, _NEGATIVE, body=data[:5] + bytes((mask,)) + data[6:])
         return []
 
     def _on_add_link(self, data: bytes, message: llc.AddLink, now: float) -> list[LinkEvent]:
@@ -269,7 +269,7 @@ class SmcrLink:
     def _on_request_add_link(self, data: bytes, message: llc.RequestAddLink, now: float) -> list[LinkEvent]:
         self.refused += 1
         if not message.response:
-            self._answer(data[:4] + bytes(llc.MESSAGE_BYTES - 4))
+            self._answer(data, body=data[:4] + bytes(llc.MESSAGE_BYTES - 4))
         return []
 
     def _on_delete_link(self, data: bytes, message: llc.DeleteLink, now: float) -> list[LinkEvent]:
@@ -289,12 +289,14 @@ class SmcrLink:
 
     # ---- inside
 
-    def _answer(self, data: bytes, flags: int = 0) -> None:
-        """The request itself, of 44 bytes and in the peer's byte order, with the flags of an answer."""
+    def _answer(self, request: bytes, flags: int = 0, *, body: bytes | None = None) -> None:
+        """The request itself (or ``body``), of 44 bytes and in the peer's byte order, with the flags of an
+        answer."""
+        data = request if body is None else body
         head = data[:3]
-        if not llc.is_version_1(data):
-            little = int.from_bytes(data[1:3], "little") == len(data)
-            head = data[:1] + llc.MESSAGE_BYTES.to_bytes(2, "little" if little else "big")
+        if not llc.is_version_1(request):
+            little = int.from_bytes(request[1:3], "little") == len(request)
+            head = request[:1] + llc.MESSAGE_BYTES.to_bytes(2, "little" if little else "big")
         answer = head + bytes((data[3] | _RESPONSE | flags,)) + data[4 : llc.MESSAGE_BYTES]
         self._out.append(answer)
 

@@ -168,7 +168,17 @@ def test_more_keys_than_an_answer_has_room_for() -> None:
     assert link.keys == frozenset()
     answer = link.next_message()
     assert answer is not None
+    assert answer[:3] == b"\x29\x2c\0"  # in the order of the request
     assert llc.decode(answer) == llc.DeleteRKey(rkeys=tuple(range(1, 9)), response=True)
+
+
+def test_an_answer_has_its_own_length_in_the_order_of_the_request() -> None:
+    for length, head in ((b"\x3c\0", b"\x25\x2c\0"), (b"\0\x3c", b"\x25\0\x2c")):
+        link = client()
+        link.receive(b"\x25" + length + b"\0" + bytes(20) + b"\2\0\0\0" + bytes(32), 2.0)
+        answer = link.next_message()
+        assert answer is not None
+        assert answer[:3] == head
 
 
 def test_too_many_keys_are_refused_and_the_link_stays() -> None:

@@ -133,10 +133,15 @@ def test_streams_in_twenty_orders_on_trio(on_trio: Callable[..., Any]) -> None:
         on_trio(seed, both_ways)
 
 
+async def both_ways_or_stalled() -> None:
+    with anyio.fail_after(5):  # what was sent twice may leave its receiver waiting: that is found, too
+        await both_ways()
+
+
 def test_a_race_that_was_mended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room comes while a send polls for it, and both send the same (``Outbox.push_by``). The mend is taken
     out here. One order in ten shows it; how long a send polls is up to the machine, so others are tried."""
     monkeypatch.setattr(outbox.Outbox, "push_by", lambda self, send: self._move(send))
-    with pytest.raises((AssertionError, ExceptionGroup)):  # noqa: PT012
-        for seed in range(500):
-            on_asyncio(seed, both_ways)
+    with pytest.raises((AssertionError, ExceptionGroup, TimeoutError)):  # noqa: PT012
+        for seed in range(200):
+            on_asyncio(seed, both_ways_or_stalled)

@@ -112,7 +112,8 @@ class TcpCarrier:
         return 0 if self.closed else len(self._out) + (self._in_kernel() or 0)
 
     def watch_host(self) -> None:
-        """Have the kernel probe whether the peer's host lives; if not, reading fails within half a minute."""
+        """Have the kernel probe whether the peer's host lives; if not, reading fails within half a minute, or
+        when the kernel gives up what it could not send."""
         sock = self._socket
         with contextlib.suppress(OSError):
             self._probes = self._probes or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
