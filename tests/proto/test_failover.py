@@ -350,20 +350,6 @@ Streams.TestCase.settings = settings(max_examples=150, stateful_step_count=40, d
 TestStreams = Streams.TestCase
 
 
-def test_an_end_that_leaves_by_request_tells_that_its_link_has_failed() -> None:
-    exchange = CursorExchange(7, 9, 10.0)
-    exchange.leave(Code.SWITCHED, 0.0)
-    (said,) = exchange.quiesced(LEDGER, link_failed=True)
-    assert isinstance(said, Send)
-    leave = decode(said.data)
-    assert isinstance(leave, Leave)
-    assert leave.code == Code.LINK_LOST
-    answer = Leave(token=7, sent=50, placed=40, arrived=80, code=Code.SWITCHED)
-    (agreed,) = exchange.receive(answer.encode(), 1.0)
-    assert isinstance(agreed, Agreed)
-    assert agreed.code == Code.SWITCHED  # the reason of the stream's change stays
-
-
 def test_a_stopped_peer_whose_host_answers_is_awaited_longer() -> None:
     exchange = CursorExchange(1, 2, 10.0, 60.0)
     exchange.leave(Code.LINK_LOST, 100.0)
