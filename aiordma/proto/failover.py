@@ -219,9 +219,11 @@ class CursorExchange:
         self.state = State.QUIESCING
         return [Quiesce()]
 
-    def quiesced(self, ledger: Ledger) -> list[Event]:
+    def quiesced(self, ledger: Ledger, *, link_failed: bool = False) -> list[Event]:
         """Nothing of ours is in flight any more.
 
+        :param link_failed: for the reason that our end of the link has failed. What was posted may still land
+            then, until the peer's end fails, too: so the peer is told, whatever we leave for.
         :raises LocalProtocolError: there was no :class:`Quiesce`.
         """
         if self.state is not State.QUIESCING:
@@ -229,7 +231,12 @@ class CursorExchange:
         self._ledger = ledger
         self.state = State.WAITING
         message = Leave(
-            self._peer_token, ledger.sent, ledger.placed, ledger.arrived, ledger.flags, self._code
+            self._peer_token,
+            ledger.sent,
+            ledger.placed,
+            ledger.arrived,
+            ledger.flags,
+            Code.LINK_LOST if link_failed else self._code,
         )
         return [Send(message.encode()), *self._compare()]
 
