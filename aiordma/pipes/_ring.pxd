@@ -80,6 +80,7 @@ cdef class RingPipe(Flow):
     cdef int abort_after_fault(self) except -1
     cdef bint ended_whole(self) noexcept
     cdef int end_for_peer(self) except -1
+    cdef int stay(self) except -1
     cdef bint last_delivered(self) noexcept
     cdef int close_with(self, bint abnormal) except -1
     cdef int finish_if_done(self) except -1

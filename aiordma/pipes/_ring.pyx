@@ -709,7 +709,8 @@ cdef class RingPipe(Flow):
         self.close_with(True)
 
     cdef int close_with(self, bint abnormal) except -1:
-        if self.closed:
+        cdef bint leaving = self.failover.stage == STOPPING or self.failover.stage == QUIESCED
+        if self.closed and not (abnormal and leaving):
             return 0
         self.closed = True
         self._on_readable = self._on_writable = None
@@ -718,9 +719,9 @@ cdef class RingPipe(Flow):
         if self.failover.stage == LEFT:
             self.shut = True
             return self.finish()
-        if abnormal and self.failover.stage != ON_RDMA:
-            self.failover.stage = ON_RDMA
+        if abnormal and leaving:
             self.owner.cancel_failover()
+            self.stay()
         if self.tx is not None:
             self.shut_down(SENDING_DONE | CLOSED | (ABNORMAL_CLOSE if abnormal or self.failure is not None else 0))
         self.shut = True
@@ -778,16 +779,27 @@ cdef class RingPipe(Flow):
         """Fail this stream alone (its TCP connection was lost, or the ends could not agree to fail over to it)."""
         if self.finished or self.failover.stage == LEFT:
             return
+        # Once this end has said where its rings stand, the peer may have left them, and freed its own.
+        cdef bint said = self.failover.stage == QUIESCED
         if self.failover.stage != ON_RDMA:
-            self.failover.stage = ON_RDMA
-            self.take_early()
+            self.stay()
             if self.closed and not self.qp.failed:
                 self.shut_down(SENDING_DONE | CLOSED | ABNORMAL_CLOSE)
-        if self.failure is None and (self.qp.failed or not self.peer_gone):
+            self.take_early()
+        said = said and not self.cursors.peer_has(CLOSED)
+        if self.failure is None and (said or self.qp.failed or not self.peer_gone):
             self.failure = reason
         self.wake_readers()
         self.wake_writers()
         self.finish_if_done()
+
+    cdef int stay(self) except -1:
+        """The stream does not leave after all: say what was not said since the message that was to be the last."""
+        self.failover.stage = ON_RDMA
+        self.last_posted = False
+        if not self.qp.failed and self.cursors.local_has(SENDING_DONE | CLOSED | ABNORMAL_CLOSE):
+            self.announce(True)
+        return 0
 
     cdef bint last_delivered(self) noexcept:
         """The peer's device has acknowledged our last message."""

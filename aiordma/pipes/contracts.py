@@ -244,6 +244,8 @@ class RingOwner(Protocol):
 
     #: What the user holds: the SwitchablePipe over the rings.
     connection: Any
+    #: The TCP connection is not here yet, and will come.
+    awaits_tcp: bool
 
     def fail_over(self, reason: BaseException) -> bool:
         """The link has failed; whether the stream may outlive it (``quiesced()`` follows)."""

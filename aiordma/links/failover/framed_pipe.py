@@ -72,6 +72,7 @@ class Attempt(Protocol):
     def answer(self, proposal: bytes, /) -> None: ...
     def receive(self, message: bytes, /) -> None: ...
     def cancel(self) -> None: ...
+    def peer_ended(self) -> None: ...
     def peer_moved(self) -> None: ...
     def try_hand_over(self) -> None: ...
     @property
@@ -222,6 +223,11 @@ class FramedPipe:
             self._end_sent = True
             self._carrier.put(end_frame(closed=False))
 
+    def _put_close(self) -> None:
+        """Send the end of both directions."""
+        self._end_sent = True
+        self._carrier.put(end_frame(closed=True))
+
     # -- receiving
 
     def _on_input(self) -> None:
@@ -283,7 +289,7 @@ class FramedPipe:
                 self._chunks.append(part)
                 self._ahead += len(part)
         if assembler.done and self._is_rejoining and self._rejoin is not None:
-            self._rejoin.cancel()
+            self._rejoin.peer_ended()
         if self._peer_closed and not before:
             # It takes nothing any more. Acknowledge it: the peer waits for that before it closes TCP.
             self._put_end()
@@ -438,9 +444,13 @@ class FramedPipe:
         self._answers = self._answers + 1 if self._carrier.pending else 0
         if self._answers > _MOST_ANSWERS:
             return
+        if self._closed or self._eof_sent:
+            # The END that was sent is the answer: the peer gives its attempt up, and may close. What is
+            # behind the END could find the connection closed, and the reset would cost the peer what it has
+            # not sent yet.
+            return
         # A peer that has ended since has given its attempt up.
-        over = self._closed or self._eof_sent or self._moved or self._assembler.done
-        if isinstance(message, clc.Proposal) and not over:
+        if isinstance(message, clc.Proposal) and not (self._moved or self._assembler.done):
             self._rejoin = self.new_rejoin()
             self._rejoin.answer(data)
             self.read_to_the_end()
@@ -496,7 +506,7 @@ class FramedPipe:
             self._carrier.reset()
             return False
         if self._closed:
-            self._carrier.put(end_frame(closed=True))
+            self._put_close()
             self._end_if_done()
         elif self._eof_sent:
             self._put_end()
@@ -517,7 +527,7 @@ class FramedPipe:
         elif self._is_rejoining:
             self._limit = self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
         else:
-            self._carrier.put(end_frame(closed=True))
+            self._put_close()
         self._pull()
         if not self._is_rejoining:
             self._end_if_done()

@@ -106,7 +106,8 @@ class Failover:
 
     def quiesced(self) -> None:
         """The rings send no more, and nothing of them is under way."""
-        self._run(self._exchange.quiesced(Ledger(*self._pipe.ledger())))
+        pipe = self._pipe
+        self._run(self._exchange.quiesced(Ledger(*pipe.ledger()), link_failed=pipe.link_failed))
 
     def receive(self, data: bytes) -> None:
         """What came on the TCP connection before this took it over."""

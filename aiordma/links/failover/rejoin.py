@@ -125,6 +125,16 @@ class Rejoin:
         if not self.over:
             self._fail(NegotiationError(Code.SHUTTING_DOWN, "the stream was closed"))
 
+    def peer_ended(self) -> None:
+        """The peer has ended on TCP, so it has not used the new rings, and never will."""
+        self._peer_stays()
+        self.cancel()
+
+    def _peer_stays(self) -> None:
+        """The peer says nothing on the new rings: this end does not wait for that to free its own."""
+        if self._ring is not None:
+            self._ring.stand_alone()
+
     # ---- the negotiation
 
     @property
@@ -176,6 +186,8 @@ class Rejoin:
             elif isinstance(event, Unanswered):
                 self._wait_on()
             elif isinstance(event, UseTcp):
+                if event.peer is not None:
+                    self._peer_stays()
                 self._fail(self._refusal or NegotiationError(event.code))
             elif isinstance(event, Failed):
                 self._fail(NegotiationError(event.code, event.text))
@@ -257,6 +269,8 @@ class Rejoin:
     def _drop_ring(self) -> None:
         ring, self._ring = self._ring, None
         if ring is not None:
+            if ring.owner is not None:
+                ring.owner.awaits_tcp = False  # the connection will never come
             ring.abort()
 
     # ---- moving

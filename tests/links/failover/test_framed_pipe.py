@@ -10,7 +10,7 @@ from aiordma import wake
 from aiordma.errors import Code, FallbackReason
 from aiordma.links.failover.framed_pipe import FramedPipe
 from aiordma.proto import clc
-from aiordma.proto.frames import MAX_BODY_BYTES, data_header, negotiation_frame
+from aiordma.proto.frames import MAX_BODY_BYTES, data_header, end_frame, negotiation_frame
 from tests.health import until
 from tests.proto.test_handshake import PROPOSAL
 
@@ -52,6 +52,11 @@ class Delivery:
         data = bytes(self._arrived[:size])
         del self._arrived[:size]
         return data or None
+
+    def reset(self) -> None:
+        self.closed = True
+
+    close = reset
 
     def watch(self, on: bool) -> None:
         self.watched = on
@@ -150,3 +155,30 @@ async def test_a_peer_that_asks_and_floods_is_held_back() -> None:
             await until(lambda: framed.readable > 0)
     assert 0 < most <= 512 * 1024
     await until(lambda: delivery.watched)
+
+
+async def test_both_ends_close_at_once() -> None:
+    """The answer to the peer's close was a second, smaller end, which no peer takes: it reset the
+    connection.
+    """
+    delivery = Delivery()
+    framed = framed_on(delivery)
+    await until(lambda: delivery.watched)
+    delivery.pending = 1  # so that the connection is not closed before the peer's end comes
+    framed.close()
+    delivery.say(end_frame(closed=True), 1)
+    assert delivery.sent == [end_frame(closed=True)]
+    framed.abort()
+
+
+@pytest.mark.parametrize("how", ["send_eof", "close"])
+async def test_an_end_is_the_answer_to_a_question_that_comes_late(how: str) -> None:
+    """Nothing follows it: the peer may have closed when it comes, and would lose what it has not sent yet."""
+    delivery = Delivery()
+    framed = framed_on(delivery)
+    await until(lambda: delivery.watched)
+    delivery.pending = 1
+    getattr(framed, how)()
+    delivery.say(negotiation_frame(PROPOSAL.encode()), 1)
+    assert delivery.sent == [end_frame(closed=how == "close")]
+    framed.abort()

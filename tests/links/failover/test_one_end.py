@@ -354,3 +354,47 @@ async def test_switched_off_at_this_end_when_its_link_breaks() -> None:
         scene.break_link()
         assert str(await scene.broken()).endswith("broken by the test")
         assert not scene.pipe.leave(Code.SWITCHED)
+
+
+async def test_a_link_that_fails_after_the_request_to_leave(scene: Scene) -> None:
+    """The peer is told: what was posted may land until its end of the link has failed, too."""
+    (group,) = [group for group in scene.engine.all_groups if group.key[1] == "client"]
+    group.link.parts.qp.to_error()
+    assert scene.pipe.leave(Code.SWITCHED)
+    assert (await scene.left()).code == Code.LINK_LOST
+
+
+async def test_ends_that_do_not_agree_do_not_go_on_by_rings(scene: Scene) -> None:
+    """The peer has heard where this end's rings stand, and may have freed its own.
+
+    A peer that sends no more was no reason to give the stream up when its TCP connection ended.
+    """
+    scene.peer.send_eof()
+    assert scene.pipe.leave(Code.SWITCHED)
+    await scene.left()
+    scene.tcp.close()
+    assert isinstance(await scene.broken(), LinkError)
+    assert scene.pipe.try_receive(1) == b""
+
+
+async def test_what_an_end_could_not_say_is_said_when_it_stays(scene: Scene) -> None:
+    """The peer waits for it to free its ring."""
+    scene.peer.abort()
+    assert scene.pipe.leave(Code.SWITCHED)  # the last message on the link: the abort has not been heard yet
+    await scene.left()
+    scene.pipe.close()
+    scene.tcp.close()
+    await until(lambda: scene.pipe.ring.is_finished)
+    await until(lambda: scene.peer.ring.is_finished)
+
+
+async def test_an_abort_after_a_close_that_waits_for_the_peer(scene: Scene) -> None:
+    assert scene.pipe.leave(Code.SWITCHED)
+    await scene.left()
+    scene.pipe.close()
+    scene.pipe.abort()
+    with pytest.raises(ConnectionResetError):
+        await scene.said()
+    await until(lambda: scene.peer.error is not None)
+    scene.peer.close()
+    await until(lambda: scene.pipe.ring.is_finished and scene.peer.ring.is_finished)

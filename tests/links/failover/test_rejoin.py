@@ -12,7 +12,7 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
-from aiordma.errors import NegotiationError
+from aiordma.errors import Code, LinkError, NegotiationError
 from aiordma.links.failover.leave import switch_back
 from aiordma.links.failover.rejoin import Rejoin
 from tests.health import ROUNDS, nothing_left, until
@@ -170,6 +170,45 @@ async def test_a_stream_that_ends_when_the_answer_is_ready(monkeypatch: pytest.M
             await until(lambda: bool(offered))
             await until(lambda: not any(group.members for group in engine.all_groups))
             await finished(one, other)
+
+
+async def test_a_server_that_gives_up_at_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's rings were up, and waited for a word of the server on the link, where it has none."""
+
+    async def give_up(self: Rejoin, confirm: object) -> list[Any]:
+        raise NegotiationError(Code.OUT_OF_MEMORY)
+
+    monkeypatch.setattr(Rejoin, "_bring_up_server", give_up)
+    async with nothing_left() as engine:
+        one, other = await taken_off(engine)
+        with pytest.raises(NegotiationError):
+            await switch_back(one._pipe)  # type: ignore[arg-type]
+        await until(lambda: not any(group.members for group in engine.all_groups))
+        await one.send(b"still there")
+        assert await other.receive() == b"still there"
+        await finished(one, other)
+
+
+async def test_an_end_that_has_closed_half_way_back_and_loses_both_ways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin_moving = Rejoin._begin_moving
+
+    def and_lose_tcp(self: Rejoin) -> None:
+        begin_moving(self)
+        if self._handshake is not None and not self._handshake.is_client:
+            take_off(self._engine, "qp")  # type: ignore[arg-type]
+            self._switch.close()
+            self._framed._fail(LinkError("lost by the test"))
+            lost.append(self)
+
+    lost: list[Rejoin] = []
+    monkeypatch.setattr(Rejoin, "_begin_moving", and_lose_tcp)
+    async with nothing_left() as engine:
+        one, other = await taken_off(engine)
+        await ask_quietly(one)
+        await until(lambda: bool(lost))
+        await finished(one, other)
 
 
 async def ask_quietly(stream: aiordma.RdmaStream) -> None:
