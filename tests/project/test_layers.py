@@ -60,7 +60,7 @@ def test_only_its_command_imports_what_lies_beside(package: str) -> None:
 
 def test_proto_needs_nothing_but_the_standard_library_and_itself() -> None:
     found = {}
-    for path in sorted((ROOT / "aiordma" / "proto").glob("*.py")):
+    for path in sorted((ROOT / "aiordma" / "proto").rglob("*.py")):
         names = {name.split(".")[0] for name in layers.absolute_imports(path)}
         if foreign := names - sys.stdlib_module_names - {"cython", "aiordma"}:
             found[path.name] = foreign
