@@ -192,8 +192,10 @@ def test_tracing_and_the_watch_for_slow_things() -> None:
         settings = answer(other, "get")["settings"]
         assert all(settings[name]["value"] == settings[name]["default"] for name in names)
         # Each change is known afterwards, also to those who have no log.
+        # (What the watch has seen in between, on a slow machine, is a warning, too.)
         texts = [row.text for row in rows(ask_one(other.pid, Inspect()), Warnings)]
-        assert [text.startswith(f"settings changed, {ME}: trace_mode") for text in texts] == [True, True]
+        changes = [text for text in texts if text.startswith("settings changed")]
+        assert [text.startswith(f"settings changed, {ME}: trace_mode") for text in changes] == [True, True]
 
 
 @pytest.mark.skipif(DEVICE != "soft", reason="a second device is needed")
