@@ -9,7 +9,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("aiordma", "anyio", "uvloop", "trio", "cython", "ucxx-cu12", "libucx-cu12", "grpcio", "grpclib")
+PACKAGES = (
+    *("aiordma", "anyio", "uvloop", "trio", "cython", "ucxx-cu12", "libucx-cu12", "grpcio", "grpclib"),
+    *("pyzmq", "pynng", "iceoryx2", "eclipse-zenoh"),
+)
 
 
 def _version(package: str) -> str | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
+from . import waiting
+from .markdown import number, table
 from .summary import Summary
 from .targets import verdicts
 from .wire import RATES, TIMES
@@ -34,55 +36,15 @@ The software device through UDP sockets, by perftest, beside plain sockets: over
 
 
 def markdown(results: dict[str, Any]) -> str:
+    """A section for each kind of work that was measured."""
     summary = Summary(results)
-    parts = [
-        _machine(results),
-        "## Targets\n",
-        _targets(summary),
-        "## Round trips\n",
-        "Median over the rounds of each round's p50 / p99, in microseconds; in brackets how many times faster"
-        f" than {summary.title(BASE)} (p50).\n",
-        _roundtrips(summary),
-        "## 1 MiB sends\n",
-        THROUGHPUT_NOTE,
-        _throughput(summary),
-        "## Opening connections\n",
-        "`connect`: until the stream is open. `answered`: until a first 64 B round trip on it has completed."
-        " `first`: the very first connection of the process. Microseconds.\n",
-        _setup(summary),
-        "## Many connections\n",
-        "64 B round trips per second over all connections between two processes, and p99 in microseconds.\n",
-        _connections(summary),
-        "## Memory of an idle stream\n",
-        "KiB for each process. Shared: the rings on the software device. Anonymous: everything else.\n",
-        _memory(summary),
-        "## Calls\n",
-        CALLS_NOTE,
-        _calls(summary),
-        "## Streaming calls\n",
-        "Items per second that a server streams to one caller; in brackets GB/s.\n",
-        _call_streams(summary),
-        "## Small calls beside bulk\n",
-        "64 B calls, one at a time, while four 1 MiB calls keep a connection busy: p50 / p99 in microseconds,"
-        " on that connection and on a separate one, and the GB/s of the bulk calls meanwhile.\n",
-        _beside_bulk(summary),
-        "## Datagrams\n",
-        "To one peer, sent at full rate: how many arrive per second and, in brackets, how many are lost;"
-        " then p50 / p99 of a round trip in microseconds.\n",
-        _datagrams(summary),
-        "## The RoCEv2 wire\n",
-        WIRE_NOTE,
-        _wire(summary),
-    ]
+    parts = [_machine(results), "## Targets\n", _targets(summary)]
+    for workload, title, note, show in _SECTIONS:
+        if summary.peers(workload) or (workload == "wire" and "wire" in results):
+            parts += [f"## {title}\n", note, show(summary)]
     if problems := summary.problems():
         parts += ["## Not measured\n", *(f"* {title}: {'; '.join(said)}" for title, said in problems.items())]
     return "\n".join(parts).rstrip() + "\n"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "| --- |" + " ---: |" * (len(header) - 1)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 def _machine(results: dict[str, Any]) -> str:
@@ -103,39 +65,27 @@ def _machine(results: dict[str, Any]) -> str:
 def _targets(summary: Summary) -> str:
     words = {True: "yes", False: "**no**", None: "-"}
     rows = [[v.work, v.against, v.demanded, v.measured, words[v.reached]] for v in verdicts(summary)]
-    return _table(["work", "against", "at least", "measured", "reached"], rows)
-
-
-def _number(value: float | None, form: str = ".1f") -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _peers(summary: Summary, workload: str) -> list[str]:
-    return [
-        name
-        for name, data in summary.results["peers"].items()
-        if any(workload in one.get("results", {}) for one in data["rounds"])
-    ]
+    return table(["work", "against", "at least", "measured", "reached"], rows)
 
 
 def _roundtrips(summary: Summary) -> str:
     sizes = ("64", "4096", "65536")
     rows = []
-    for peer in _peers(summary, "roundtrip"):
+    for peer in summary.peers("roundtrip"):
         row = [summary.title(peer)]
         for size in sizes:
             p50 = summary.value(peer, "roundtrip", size, "p50_us")
             p99 = summary.value(peer, "roundtrip", size, "p99_us")
             base = summary.value(BASE, "roundtrip", size, "p50_us")
             ratio = f" ({base / p50:.1f}x)" if base and p50 else ""
-            row.append(f"{_number(p50)} / {_number(p99)}{ratio}")
+            row.append(f"{number(p50)} / {number(p99)}{ratio}")
         rows.append(row)
-    return _table(["", "64 B", "4 KiB", "64 KiB"], rows)
+    return table(["", "64 B", "4 KiB", "64 KiB"], rows)
 
 
 def _throughput(summary: Summary) -> str:
     rows = []
-    for peer in _peers(summary, "throughput"):
+    for peer in summary.peers("throughput"):
         row = [summary.title(peer)]
         for workload in ("throughput", "throughput_kept"):
             rates = summary.rounds(peer, workload, "gigabytes_per_second")
@@ -146,32 +96,32 @@ def _throughput(summary: Summary) -> str:
             ratio = f" ({rate / base:.1f}x)" if base else ""
             row.append(f"{rate:.2f} [{min(rates):.2f}-{max(rates):.2f}]{ratio}")
             cpu = [summary.value(peer, workload, f"{side}_cpu_ns_per_kib") for side in ("client", "server")]
-            row.append(" + ".join(_number(value, ".0f") for value in cpu))
+            row.append(" + ".join(number(value, ".0f") for value in cpu))
         rows.append(row)
     cpu_title = "CPU, ns/KiB"
-    return _table(["", "GB/s", cpu_title, "GB/s, memory kept", cpu_title], rows)
+    return table(["", "GB/s", cpu_title, "GB/s, memory kept", cpu_title], rows)
 
 
 def _setup(summary: Summary) -> str:
     keys = ("connect_p50_us", "connect_p99_us", "answered_p50_us", "first_us")
     rows = [
-        [summary.title(peer), *(_number(summary.value(peer, "setup", key), ".0f") for key in keys)]
-        for peer in _peers(summary, "setup")
+        [summary.title(peer), *(number(summary.value(peer, "setup", key), ".0f") for key in keys)]
+        for peer in summary.peers("setup")
     ]
-    return _table(["", "connect p50", "connect p99", "answered p50", "first"], rows)
+    return table(["", "connect p50", "connect p99", "answered p50", "first"], rows)
 
 
 def _connections(summary: Summary) -> str:
     counts = ("1", "10", "100", "1000")
     rows = []
-    for peer in _peers(summary, "connections"):
+    for peer in summary.peers("connections"):
         row = [summary.title(peer)]
         for count in counts:
             rate = summary.value(peer, "connections", count, "per_second")
             p99 = summary.value(peer, "connections", count, "p99_us")
-            row.append("-" if rate is None else f"{rate:,.0f} / {_number(p99, '.0f')}")
+            row.append("-" if rate is None else f"{rate:,.0f} / {number(p99, '.0f')}")
         rows.append(row)
-    return _table(["", *(f"{count} conn." for count in counts)], rows)
+    return table(["", *(f"{count} conn." for count in counts)], rows)
 
 
 def _memory(summary: Summary) -> str:
@@ -182,63 +132,63 @@ def _memory(summary: Summary) -> str:
         "server_shared_bytes",
     )
     rows = []
-    for peer in _peers(summary, "memory"):
+    for peer in summary.peers("memory"):
         values = [summary.value(peer, "memory", key) for key in keys]
-        rows.append([summary.title(peer), *(_number(None if v is None else v / 1024) for v in values)])
-    return _table(["", "client, anonymous", "client, shared", "server, anonymous", "server, shared"], rows)
+        rows.append([summary.title(peer), *(number(None if v is None else v / 1024) for v in values)])
+    return table(["", "client, anonymous", "client, shared", "server, anonymous", "server, shared"], rows)
 
 
 def _calls(summary: Summary) -> str:
     sizes = ("64", "4096", "1048576")
     rows = []
-    for peer in _peers(summary, "calls"):
+    for peer in summary.peers("calls"):
         row = [summary.title(peer)]
         for size in sizes:
             p50 = summary.value(peer, "calls", size, "p50_us")
             p99 = summary.value(peer, "calls", size, "p99_us")
             rate = summary.value(peer, "calls", size, "per_second")
-            row += [f"{_number(p50)} / {_number(p99)}", _number(rate, ",.0f")]
+            row += [f"{number(p50)} / {number(p99)}", number(rate, ",.0f")]
         rows.append(row)
-    return _table(["", "64 B", "in flight", "4 KiB", "in flight", "1 MiB", "in flight"], rows)
+    return table(["", "64 B", "in flight", "4 KiB", "in flight", "1 MiB", "in flight"], rows)
 
 
 def _call_streams(summary: Summary) -> str:
     rows = []
-    for peer in _peers(summary, "call_streams"):
+    for peer in summary.peers("call_streams"):
         row = [summary.title(peer)]
         for size in ("64", "65536"):
             items = summary.value(peer, "call_streams", size, "items_per_second")
             rate = summary.value(peer, "call_streams", size, "gigabytes_per_second")
-            row.append(f"{_number(items, ',.0f')} ({_number(rate, '.2f')})")
+            row.append(f"{number(items, ',.0f')} ({number(rate, '.2f')})")
         rows.append(row)
-    return _table(["", "64 B", "64 KiB"], rows)
+    return table(["", "64 B", "64 KiB"], rows)
 
 
 def _beside_bulk(summary: Summary) -> str:
     rows = []
-    for peer in _peers(summary, "calls_beside_bulk"):
+    for peer in summary.peers("calls_beside_bulk"):
         row = [summary.title(peer)]
         for which in ("same", "own"):
             p50 = summary.value(peer, "calls_beside_bulk", which, "p50_us")
             p99 = summary.value(peer, "calls_beside_bulk", which, "p99_us")
             rate = summary.value(peer, "calls_beside_bulk", which, "bulk_gigabytes_per_second")
-            row += [f"{_number(p50, '.0f')} / {_number(p99, '.0f')}", _number(rate, ".2f")]
+            row += [f"{number(p50, '.0f')} / {number(p99, '.0f')}", number(rate, ".2f")]
         rows.append(row)
-    return _table(["", "same connection", "bulk", "connection of its own", "bulk"], rows)
+    return table(["", "same connection", "bulk", "connection of its own", "bulk"], rows)
 
 
 def _datagrams(summary: Summary) -> str:
     rows = []
-    for peer in _peers(summary, "datagrams"):
+    for peer in summary.peers("datagrams"):
         row = [summary.title(peer)]
         for size in ("64", "1024"):
             rate = summary.value(peer, "datagrams", size, "per_second")
             lost = summary.value(peer, "datagrams", size, "lost_percent")
             p50 = summary.value(peer, "datagrams", size, "p50_us")
             p99 = summary.value(peer, "datagrams", size, "p99_us")
-            row += [f"{_number(rate, ',.0f')} ({_number(lost, '.0f')} %)", f"{_number(p50)} / {_number(p99)}"]
+            row += [f"{number(rate, ',.0f')} ({number(lost, '.0f')} %)", f"{number(p50)} / {number(p99)}"]
         rows.append(row)
-    return _table(["", "64 B", "round trip", "1 KiB", "round trip"], rows)
+    return table(["", "64 B", "round trip", "1 KiB", "round trip"], rows)
 
 
 def _wire(summary: Summary) -> str:
@@ -254,4 +204,58 @@ def _wire(summary: Summary) -> str:
                 rows.append([title, f"{middle} {unit} [{low}-{high}]"])
             else:
                 rows.append([title, f"- {measured['missing'].get(name, '')}".rstrip()])
-    return _table(["", "measured"], rows)
+    return table(["", "measured"], rows)
+
+
+_SECTIONS: tuple[tuple[str, str, str, Callable[[Summary], str]], ...] = (
+    (
+        "roundtrip",
+        "Round trips",
+        "Median over the rounds of each round's p50 / p99, in microseconds; in brackets how many times faster"
+        " than uvloop TCP streams (p50).\n",
+        _roundtrips,
+    ),
+    ("roundtrip", "Asleep and awake", waiting.NOTE, waiting.tables),
+    ("throughput", "1 MiB sends", THROUGHPUT_NOTE, _throughput),
+    (
+        "setup",
+        "Opening connections",
+        "`connect`: until the stream is open. `answered`: until a first 64 B round trip on it has completed."
+        " `first`: the very first connection of the process. Microseconds.\n",
+        _setup,
+    ),
+    (
+        "connections",
+        "Many connections",
+        "64 B round trips per second over all connections between two processes, and p99 in microseconds.\n",
+        _connections,
+    ),
+    (
+        "memory",
+        "Memory of an idle stream",
+        "KiB for each process. Shared: the rings on the software device. Anonymous: everything else.\n",
+        _memory,
+    ),
+    ("calls", "Calls", CALLS_NOTE, _calls),
+    (
+        "call_streams",
+        "Streaming calls",
+        "Items per second that a server streams to one caller; in brackets GB/s.\n",
+        _call_streams,
+    ),
+    (
+        "calls_beside_bulk",
+        "Small calls beside bulk",
+        "64 B calls, one at a time, while four 1 MiB calls keep a connection busy: p50 / p99 in microseconds,"
+        " on that connection and on a separate one, and the GB/s of the bulk calls meanwhile.\n",
+        _beside_bulk,
+    ),
+    (
+        "datagrams",
+        "Datagrams",
+        "To one peer, sent at full rate: how many arrive per second and, in brackets, how many are lost;"
+        " then p50 / p99 of a round trip in microseconds.\n",
+        _datagrams,
+    ),
+    ("wire", "The RoCEv2 wire", WIRE_NOTE, _wire),
+)

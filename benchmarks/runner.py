@@ -102,7 +102,8 @@ def _run_peer(peer: Peer, plan: Plan, workloads: list[str]) -> dict[str, Any]:
             hello = _message(server.stdout.readline())
             if "address" not in hello:
                 return {"failed": f"server: {hello['failed']}"}
-            return _run_client(peer, plan, client_cpu, hello["address"], environment, workloads)
+            whose = ["--address", hello["address"], "--server-pid", str(server.pid)]
+            return _run_client(peer, plan, client_cpu, whose, environment, workloads)
         finally:
             server.stdin.close()
             try:
@@ -116,11 +117,11 @@ def _run_client(
     peer: Peer,
     plan: Plan,
     cpu: int | None,
-    address: str,
+    whose: list[str],
     environment: dict[str, str],
     workloads: list[str],
 ) -> dict[str, Any]:
-    more = ["--address", address, "--seconds", str(plan.slice_seconds), "--workloads", ",".join(workloads)]
+    more = [*whose, "--seconds", str(plan.slice_seconds), "--workloads", ",".join(workloads)]
     if plan.quick:
         more.append("--quick")
     try:

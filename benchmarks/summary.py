@@ -29,6 +29,14 @@ class Summary:
         found = self.rounds(peer, *keys)
         return statistics.median(found) if found else None
 
+    def peers(self, workload: str) -> list[str]:
+        """Return the names of the peers for which a round has this workload."""
+        return [
+            name
+            for name, data in self.results["peers"].items()
+            if any(workload in one.get("results", {}) for one in data["rounds"])
+        ]
+
     def wire(self, name: str) -> float | None:
         """Return the median over the rounds of one of wire.py's numbers."""
         found = self.results.get("wire", {}).get("found", {}).get(name)

@@ -13,7 +13,8 @@ import statistics
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from .counting import Reading, read_engines, read_process, system_calls
+from ..processes import Reading, read_process
+from .counting import read_engines, system_calls
 from .suite import TRIES, command, driving, serving
 from .turns import RDMA, TCP
 

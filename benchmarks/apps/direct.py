@@ -18,7 +18,7 @@ import uvloop
 from proxy.net import Address
 from proxy.pool import Dialer
 
-from .counting import read_process
+from ..processes import read_process
 
 if TYPE_CHECKING:
     from proxy.lane import Lane

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from .counting import read_process
+from ..processes import read_process
 from .programs_http import drive_http, serve_aiohttp, serve_uvicorn
 from .programs_messages import drive_grpclib, drive_websockets, serve_grpclib, serve_websockets
 

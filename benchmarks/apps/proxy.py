@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from demolib.stack import Proxy, start_redis
 
-from .counting import EngineCounts, Reading, read_engines, read_process, system_calls
+from ..processes import Reading, read_process
+from .counting import EngineCounts, read_engines, system_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from demolib.processes import Program
 from demolib.valkey import Valkey, start_valkey
 
-from .counting import read_process
+from ..processes import read_process
 from .proxy import ROLES, Load, Stack, benchmark, pids, running
 from .short import short_rows
 from .turns import RDMA, TCP, Outcome, Sample, by_turns

@@ -23,7 +23,7 @@ from aiordma.config import Config
 from aiordma.integrations._redis_family import open_valkey
 from aiordma.integrations.redis import from_url
 
-from .counting import read_process
+from ..processes import read_process
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

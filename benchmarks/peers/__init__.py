@@ -11,6 +11,9 @@ from .base import Transport
 BYTES = frozenset({"setup", "roundtrip", "throughput", "connections", "throughput_kept", "memory"})
 DATAGRAMS = frozenset({"datagrams"})
 CALLS = frozenset({"calls", "call_streams", "calls_beside_bulk"})
+ROUND_TRIPS = frozenset({"roundtrip"})
+
+ASLEEP, ADAPTIVE, AWAKE = "asleep", "adaptive", "awake"
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,10 @@ class Peer:
     path: str | None = None
     """What aiordma must say carries the bytes; a run on another path is no result."""
     workloads: frozenset[str] = BYTES
+    waits: str = ASLEEP
+    """How an end waits for the other: `ASLEEP`, `ADAPTIVE` (awake for a bounded time) or `AWAKE`."""
+    keeps_loop_awake: bool = False
+    """The worker gives the loop something to do in each turn, so that it polls and never sleeps."""
 
     @property
     def ours(self) -> bool:
@@ -37,18 +44,28 @@ class Peer:
 
 def _ours() -> list[Peer]:
     modes = [
-        ("hybrid", "", {}, "rdma"),
-        ("events", ", events only", {"AIORDMA_BUSY_POLL_US": "0"}, "rdma"),
-        ("tcp", ", TCP fallback", {"AIORDMA_MODE": "tcp"}, "tcp"),
+        ("hybrid", "", {}, "rdma", BYTES, ADAPTIVE),
+        ("events", ", events only", {"AIORDMA_BUSY_POLL_US": "0"}, "rdma", BYTES, ASLEEP),
+        ("spin", ", always polling", {"AIORDMA_BUSY_POLL_US": "1000000"}, "rdma", ROUND_TRIPS, AWAKE),
+        ("tcp", ", TCP fallback", {"AIORDMA_MODE": "tcp"}, "tcp", BYTES, ASLEEP),
     ]
     surfaces = [
         ("stream", "aiordma streams", "bytestream:aiordma_bytestream"),
         ("writer", "aiordma StreamWriter", "streams:aiordma_streams"),
     ]
     return [
-        Peer(f"{surface}-{mode}-{loop}", f"{title}{suffix} ({loop})", factory, loop, environment, path)
+        Peer(
+            f"{surface}-{mode}-{loop}",
+            f"{title}{suffix} ({loop})",
+            factory,
+            loop,
+            environment,
+            path,
+            workloads,
+            waits,
+        )
         for surface, title, factory in surfaces
-        for mode, suffix, environment, path in modes
+        for mode, suffix, environment, path, workloads, waits in modes
         for loop in ("asyncio", "uvloop")
     ]
 
@@ -76,10 +93,49 @@ def _others() -> list[Peer]:
             "asyncio",
             {"UCXPY_PROGRESS_MODE": mode, "UCX_WARN_UNUSED_ENV_VARS": "n"},
             workloads=few,
+            waits=waits,
         )
-        for mode in ("thread", "polling")
+        for mode, waits in (("thread", ASLEEP), ("polling", AWAKE))
     ]
-    return found
+    return found + _round_trips()
+
+
+def _round_trips() -> list[Peer]:
+    """What programs on one host would use otherwise, and their loops kept awake."""
+    awake = [
+        Peer(
+            f"{name}-spin-{loop}",
+            f"{loop} {title}, loop never sleeps",
+            factory,
+            loop,
+            workloads=ROUND_TRIPS,
+            waits=AWAKE,
+            keeps_loop_awake=True,
+        )
+        for name, title, factory in (
+            ("tcp", "TCP streams", "streams:asyncio_tcp"),
+            ("unix", "Unix streams", "streams:asyncio_unix"),
+        )
+        for loop in ("asyncio", "uvloop")
+    ]
+    return awake + [
+        Peer(name, title, factory, loop, workloads=ROUND_TRIPS, waits=waits)
+        for name, title, factory, loop, waits in (
+            ("socket-blocking", "Unix socket, blocking", "blocking:blocking_sockets", "asyncio", ASLEEP),
+            ("socket-spin", "Unix socket, non-blocking", "blocking:spinning_sockets", "asyncio", AWAKE),
+            ("connection", "multiprocessing.Connection", "blocking:connections", "asyncio", ASLEEP),
+            ("zmq-blocking", "pyzmq ipc, blocking", "queues:zmq_blocking", "asyncio", ASLEEP),
+            ("zmq-spin", "pyzmq ipc, NOBLOCK", "queues:zmq_spinning", "asyncio", AWAKE),
+            ("zmq-asyncio", "pyzmq ipc (asyncio)", "queues:zmq_asyncio", "asyncio", ASLEEP),
+            ("zmq-uvloop", "pyzmq ipc (uvloop)", "queues:zmq_asyncio", "uvloop", ASLEEP),
+            ("nng-blocking", "pynng ipc, blocking", "queues:nng_blocking", "asyncio", ASLEEP),
+            ("nng-spin", "pynng ipc, block=False", "queues:nng_spinning", "asyncio", AWAKE),
+            ("nng-asyncio", "pynng ipc (asyncio)", "queues:nng_asyncio", "asyncio", ASLEEP),
+            ("iceoryx2", "iceoryx2, woken by its events", "shared:iceoryx_blocking", "asyncio", ASLEEP),
+            ("iceoryx2-spin", "iceoryx2, spinning", "shared:iceoryx_spinning", "asyncio", AWAKE),
+            ("zenoh", "Zenoh, Unix socket and shared memory", "shared:zenoh_threads", "asyncio", ASLEEP),
+        )
+    ]
 
 
 def _callers() -> list[Peer]:

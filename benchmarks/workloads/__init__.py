@@ -20,6 +20,8 @@ class Bench:
     """How long one number is measured."""
     quick: bool
     expected_path: str | None
+    server_pid: int
+    """The server's process, for what only the kernel knows of it."""
 
     async def connect(self) -> Connection:
         connection: Connection = await self._connect()

@@ -13,6 +13,7 @@ from benchmarks.report import markdown
 from benchmarks.runner import Plan, run
 from benchmarks.summary import Summary
 from benchmarks.targets import verdicts
+from benchmarks.waiting import TITLES
 
 
 def _run(peer: Peer, *workloads: str) -> dict[str, object]:
@@ -36,6 +37,38 @@ def test_a_peer_is_measured_in_two_processes(name: str) -> None:
         assert value is not None, keys
         assert value > 0, keys
     assert PEERS[name].title in markdown(results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["socket-blocking", "socket-spin", "connection", "unix-spin-uvloop", "stream-events-uvloop"]
+)
+def test_round_trips_say_what_both_ends_spend(name: str) -> None:
+    # Longer than a tick, which is when the kernel counts the time of a process that spins.
+    plan = Plan([PEERS[name]], rounds=1, slice_seconds=0.1, quick=True, workloads=("roundtrip",))
+    summary = Summary(results := run(plan, lambda line: None))
+    assert summary.problems() == {}
+    for key in ("p50_us", "client_cpu_us", "server_cpu_us"):
+        for size in ("64", "4096", "65536"):
+            value = summary.value(name, "roundtrip", size, key)
+            assert value is not None, (size, key)
+            assert value > 0, (size, key)
+    text = markdown(results)
+    assert TITLES[PEERS[name].waits] in text
+    assert not [title for title in TITLES.values() if title in text and title != TITLES[PEERS[name].waits]]
+
+
+def test_a_report_shows_only_what_was_measured() -> None:
+    found = {
+        "rounds": [{"results": {"roundtrip": {"64": {"p50_us": 5.0}}}}],
+        "title": "a peer",
+        "ours": False,
+    }
+    machine: dict[str, object] = dict.fromkeys(("cpu", "cpus", "system", "kernel", "python"), "-")
+    machine |= {"packages": {}, "revision": None, "modified": False, "virtual": True, "load_before": 0.0}
+    results = {"machine": machine, "rounds": 1, "slice_seconds": 1.0, "peers": {"tcp-uvloop": found}}
+    titles = [line for line in markdown(results).splitlines() if line.startswith("## ")]
+    assert titles == ["## Targets", "## Round trips", "## Asleep and awake"]
 
 
 @pytest.mark.slow

@@ -9,11 +9,12 @@ import time
 import pytest
 
 from benchmarks.apps.__main__ import page
-from benchmarks.apps.counting import EngineCounts, Reading, parse_count, read_engines, read_process
+from benchmarks.apps.counting import EngineCounts, parse_count, read_engines
 from benchmarks.apps.counts import Cell, row, size
 from benchmarks.apps.proxy import ROLES, Load, Run
 from benchmarks.apps.suite import Rounds
 from benchmarks.apps.turns import Outcome, Sample, by_turns, table_row
+from benchmarks.processes import Reading, read_process
 
 
 def test_a_process_is_read_with_all_its_threads() -> None:
