@@ -15,8 +15,8 @@ from .wire import RATES, TIMES
 BASE = "tcp-uvloop"
 
 THROUGHPUT_NOTE = """\
-Median over the rounds, [smallest-largest], (ratio to uvloop TCP streams); CPU: sender's + receiver's. A
-receiver that returns `bytes` of up to 256 KiB pays page faults for them or not, depending on the layout
+Median over the rounds, [smallest-largest], (ratio to uvloop TCP streams, share of one warm `memcpy`);
+CPU: sender's + receiver's. A receiver that returns `bytes` of up to 256 KiB pays page faults for them or not, depending on the layout
 of its heap, and some CPUs copy ten times more slowly between certain addresses (aiordma's own copies avoid
 those), so some rows differ much from round to round. "Memory kept" is the same with glibc configured, in all
 processes, to keep freed memory.
@@ -93,13 +93,22 @@ def _throughput(summary: Summary) -> str:
                 row += ["-", "-"]
                 continue
             rate, base = statistics.median(rates), summary.value(BASE, workload, "gigabytes_per_second")
-            ratio = f" ({rate / base:.1f}x)" if base else ""
-            row.append(f"{rate:.2f} [{min(rates):.2f}-{max(rates):.2f}]{ratio}")
+            beside = [f"{rate / base:.1f}x"] if base else []
+            if copies := summary.copies("warm"):
+                beside.append(f"{rate / copies:.0%}")
+            shown = f" ({', '.join(beside)})" if beside else ""
+            row.append(f"{rate:.2f} [{min(rates):.2f}-{max(rates):.2f}]{shown}")
             cpu = [summary.value(peer, workload, f"{side}_cpu_ns_per_kib") for side in ("client", "server")]
             row.append(" + ".join(number(value, ".0f") for value in cpu))
         rows.append(row)
     cpu_title = "CPU, ns/KiB"
-    return table(["", "GB/s", cpu_title, "GB/s, memory kept", cpu_title], rows)
+    found = table(["", "GB/s", cpu_title, "GB/s, memory kept", cpu_title], rows)
+    if (warm := summary.copies("warm")) and (cold := summary.copies("cold")):
+        found += (
+            f"\nOne `memcpy` of 1 MiB by one process: {warm:.1f} GB/s within the caches,"
+            f" {cold:.1f} GB/s from memory to memory.\n"
+        )
+    return found
 
 
 def _setup(summary: Summary) -> str:

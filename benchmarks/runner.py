@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from . import copying
 from .machine import describe
 from .peers import Peer
 
@@ -52,7 +53,13 @@ def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
         "quick": plan.quick,
         "peers": {peer.name: {"title": peer.title, "ours": peer.ours, "rounds": []} for peer in plan.peers},
     }
+    copies: dict[str, list[float]] = {"warm": [], "cold": []}
+    if {"throughput", "throughput_kept"} & set(plan.workloads):
+        results["copies"] = copies
     for number in range(plan.rounds):
+        if "copies" in results:
+            for kind, rates in copies.items():
+                rates.append(copying.rate(cold=kind == "cold", seconds=plan.slice_seconds))
         # Rotated, so that no peer always runs after the same one.
         shift = number * len(plan.peers) // plan.rounds
         for peer in plan.peers[shift:] + plan.peers[:shift]:

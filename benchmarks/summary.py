@@ -37,6 +37,11 @@ class Summary:
             if any(workload in one.get("results", {}) for one in data["rounds"])
         ]
 
+    def copies(self, kind: str) -> float | None:
+        """Return the median over the rounds of one copy's GB/s, "warm" or "cold"; None: not measured."""
+        found = self.results.get("copies", {}).get(kind)
+        return statistics.median(found) if found else None
+
     def wire(self, name: str) -> float | None:
         """Return the median over the rounds of one of wire.py's numbers."""
         found = self.results.get("wire", {}).get("found", {}).get(name)

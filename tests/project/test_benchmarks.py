@@ -36,7 +36,11 @@ def test_a_peer_is_measured_in_two_processes(name: str) -> None:
         value = summary.value(name, *keys)
         assert value is not None, keys
         assert value > 0, keys
-    assert PEERS[name].title in markdown(results)
+    text = markdown(results)
+    assert PEERS[name].title in text
+    copies = [summary.copies(kind) for kind in ("warm", "cold")]
+    assert all(copies)
+    assert "One `memcpy` of 1 MiB" in text
 
 
 @pytest.mark.slow
