@@ -12,7 +12,7 @@ WHOLE = 256 << 20
 
 
 def rate(*, cold: bool, seconds: float) -> float:
-    """Gigabytes per second of `memcpy` of 1 MiB between pages: the same again, or `cold`, ever another one."""
+    """Gigabytes per second of `memcpy` of 1 MiB between pages: the same one, or `cold`, ever others."""
     whole = WHOLE if cold else 2 * SIZE
     with mmap.mmap(-1, whole) as memory:
         view = (ctypes.c_char * whole).from_buffer(memory)

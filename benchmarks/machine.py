@@ -11,7 +11,7 @@ from typing import Any
 
 PACKAGES = (
     *("aiordma", "anyio", "uvloop", "trio", "cython", "ucxx-cu12", "libucx-cu12", "grpcio", "grpclib"),
-    *("pyzmq", "pynng", "iceoryx2", "eclipse-zenoh"),
+    *("pyzmq", "pynng", "iceoryx2", "eclipse-zenoh", "pyarrow"),
 )
 
 

@@ -10,16 +10,24 @@ from . import waiting
 from .markdown import number, table
 from .summary import Summary
 from .targets import verdicts
-from .wire import RATES, TIMES
+from .wire import RATES as WIRE_RATES
+from .wire import TIMES
+from .workloads.load import RATES
 
 BASE = "tcp-uvloop"
 
 THROUGHPUT_NOTE = """\
 Median over the rounds, [smallest-largest], (ratio to uvloop TCP streams, share of one warm `memcpy`);
-CPU: sender's + receiver's. A receiver that returns `bytes` of up to 256 KiB pays page faults for them or not, depending on the layout
-of its heap, and some CPUs copy ten times more slowly between certain addresses (aiordma's own copies avoid
-those), so some rows differ much from round to round. "Memory kept" is the same with glibc configured, in all
-processes, to keep freed memory.
+CPU: sender's + receiver's. A receiver that returns `bytes` of up to 256 KiB pays page faults for them or not,
+depending on the layout of its heap, and some CPUs copy ten times more slowly between certain addresses
+(aiordma's own copies avoid those), so some rows differ much from round to round. "Memory kept" is the
+same with glibc configured, in all processes, to keep freed memory.
+"""
+
+
+LOAD_NOTE = """\
+64 B, due at a fixed rate whether or not earlier ones were answered; times count from when a message was due:
+p50 / p99 / p99.9 in microseconds, and the server's CPU time for each. A row ends where a peer cannot keep up.
 """
 
 
@@ -81,6 +89,18 @@ def _roundtrips(summary: Summary) -> str:
             row.append(f"{number(p50)} / {number(p99)}{ratio}")
         rows.append(row)
     return table(["", "64 B", "4 KiB", "64 KiB"], rows)
+
+
+def _load(summary: Summary) -> str:
+    rows = []
+    for peer in summary.peers("load"):
+        row = [summary.title(peer)]
+        for rate in RATES:
+            keys = ("p50_us", "p99_us", "p999_us", "server_cpu_us")
+            *times, cpu = (summary.value(peer, "load", str(rate), key) for key in keys)
+            row.append("-" if cpu is None else f"{' / '.join(map(number, times))}; {number(cpu)}")
+        rows.append(row)
+    return table(["", *(f"{rate:,}/s" for rate in RATES)], rows)
 
 
 def _throughput(summary: Summary) -> str:
@@ -203,7 +223,7 @@ def _datagrams(summary: Summary) -> str:
 def _wire(summary: Summary) -> str:
     measured = summary.results.get("wire", {"found": {}, "missing": {}})
     rows = []
-    for kinds, factor, unit, form in ((RATES, 1e-9, "GB/s", ".2f"), (TIMES, 1e6, "us", ".1f")):
+    for kinds, factor, unit, form in ((WIRE_RATES, 1e-9, "GB/s", ".2f"), (TIMES, 1e6, "us", ".1f")):
         for name, (title, _) in kinds.items():
             values = [value * factor for value in measured["found"].get(name, [])]
             if values:
@@ -225,6 +245,7 @@ _SECTIONS: tuple[tuple[str, str, str, Callable[[Summary], str]], ...] = (
         _roundtrips,
     ),
     ("roundtrip", "Asleep and awake", waiting.NOTE, waiting.tables),
+    ("load", "Round trips at fixed rates", LOAD_NOTE, _load),
     ("throughput", "1 MiB sends", THROUGHPUT_NOTE, _throughput),
     (
         "setup",

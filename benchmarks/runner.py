@@ -21,6 +21,7 @@ from .peers import Peer
 WORKLOADS = (
     "setup",
     "roundtrip",
+    "load",
     "throughput",
     "connections",
     "throughput_kept",

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from .base import Transport
 
 # The workloads for byte transports (see `workloads/`), and those for call transports.
-BYTES = frozenset({"setup", "roundtrip", "throughput", "connections", "throughput_kept", "memory"})
+BYTES = frozenset({"setup", "roundtrip", "load", "throughput", "connections", "throughput_kept", "memory"})
 DATAGRAMS = frozenset({"datagrams"})
 CALLS = frozenset({"calls", "call_streams", "calls_beside_bulk"})
 ROUND_TRIPS = frozenset({"roundtrip"})
+# On one loop only: six rates take their time.
+LOAD = frozenset({"load"})
 
 ASLEEP, ADAPTIVE, AWAKE = "asleep", "adaptive", "awake"
 
@@ -61,7 +63,7 @@ def _ours() -> list[Peer]:
             loop,
             environment,
             path,
-            workloads,
+            workloads if loop == "uvloop" else workloads - LOAD,
             waits,
         )
         for surface, title, factory in surfaces
@@ -72,7 +74,13 @@ def _ours() -> list[Peer]:
 
 def _others() -> list[Peer]:
     found = [
-        Peer(f"{name}-{loop}", f"{loop} {title}", factory, loop)
+        Peer(
+            f"{name}-{loop}",
+            f"{loop} {title}",
+            factory,
+            loop,
+            workloads=BYTES if loop == "uvloop" else BYTES - LOAD,
+        )
         for name, title, factory in (
             ("tcp", "TCP streams", "streams:asyncio_tcp"),
             ("unix", "Unix streams", "streams:asyncio_unix"),
@@ -80,11 +88,11 @@ def _others() -> list[Peer]:
         for loop in ("asyncio", "uvloop")
     ]
     found += [
-        Peer(f"anyio-{loop}", f"anyio TCP ({loop})", "bytestream:anyio_tcp", loop)
+        Peer(f"anyio-{loop}", f"anyio TCP ({loop})", "bytestream:anyio_tcp", loop, workloads=BYTES - LOAD)
         for loop in ("asyncio", "uvloop")
     ]
     # Its endpoints are designed for few, long connections, not for a thousand.
-    few = frozenset({"roundtrip", "throughput", "throughput_kept", "setup"})
+    few = frozenset({"roundtrip", "load", "throughput", "throughput_kept", "setup"})
     found += [
         Peer(
             f"ucxx-{mode}",
@@ -170,15 +178,25 @@ def _callers() -> list[Peer]:
         )
         for loop in loops
     ]
-    return found + [
-        Peer(f"{name}-{loop}", f"{title} ({loop})", factory, loop, workloads=CALLS)
-        for name, title, factory, loops in (
-            ("grpc", "grpc.aio", "grpcaio:grpc_aio", ("asyncio",)),
-            ("grpclib", "grpclib", "grpclib_peer:grpclib_calls", ("uvloop",)),
-            ("msgpack", "msgpack over streams", "packed:msgpack_calls", ("asyncio", "uvloop")),
-        )
-        for loop in loops
-    ]
+    return (
+        found
+        + [
+            Peer(f"{name}-{loop}", f"{title} ({loop})", factory, loop, workloads=CALLS)
+            for name, title, factory, loops in (
+                ("grpc", "grpc.aio", "grpcaio:grpc_aio", ("asyncio",)),
+                ("grpclib", "grpclib", "grpclib_peer:grpclib_calls", ("uvloop",)),
+                ("msgpack", "msgpack over streams", "packed:msgpack_calls", ("asyncio", "uvloop")),
+            )
+            for loop in loops
+        ]
+        + [
+            Peer(f"{name}-{loop}", f"{title} ({loop})", factory, loop, workloads=frozenset({"calls"}))
+            for name, title, factory, loop in (
+                ("zmq-calls", "pyzmq DEALER/ROUTER, ipc", "remote:zmq_calls", "uvloop"),
+                ("flight", "Arrow Flight actions, a thread a call", "remote:flight_calls", "asyncio"),
+            )
+        ]
+    )
 
 
 def _datagrams() -> list[Peer]:

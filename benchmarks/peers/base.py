@@ -24,6 +24,9 @@ class Connection(Protocol):
     async def ping(self, size: int, until: float, seconds: array[float]) -> None:
         """Do round trips of `size` bytes until `perf_counter()` passes `until`, but at least one."""
 
+    async def at_rate(self, size: int, per_second: float, seconds: float) -> array[float]:
+        """Do round trips that are due at a fixed rate: see `offered`."""
+
     async def flood(self, size: int, count: int) -> int:
         """Send `size` bytes `count` times; when all have arrived, return the server's CPU time in ns."""
 

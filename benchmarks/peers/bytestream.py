@@ -26,6 +26,7 @@ from ..conversation import (
     keep_freed_memory,
     resident_bytes,
 )
+from ..offered import offered
 
 
 async def _receive_exactly(stream: ByteStream, size: int) -> bytes:
@@ -80,6 +81,12 @@ class ByteStreamConnection:
 
     async def ping(self, size: int, until: float, seconds: array[float]) -> None:
         await round_trips(self.stream, b"x" * size, seconds, until)
+
+    async def at_rate(self, size: int, per_second: float, seconds: float) -> array[float]:
+        async def receive(count: int) -> bytes:
+            return await _receive_exactly(self.stream, count)
+
+        return await offered(self.stream.send, receive, size, per_second, seconds)
 
     async def flood(self, size: int, count: int) -> int:
         send, message = self.stream.send, b"x" * size

@@ -25,6 +25,7 @@ from ..conversation import (
     keep_freed_memory,
     resident_bytes,
 )
+from ..offered import offered
 
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -85,6 +86,13 @@ class StreamsConnection:
             if now >= until:
                 return
             before = now
+
+    async def at_rate(self, size: int, per_second: float, seconds: float) -> array[float]:
+        async def send(message: bytes) -> None:
+            self.writer.write(message)
+            await self.writer.drain()
+
+        return await offered(send, self.reader.readexactly, size, per_second, seconds)
 
     async def flood(self, size: int, count: int) -> int:
         writer, message = self.writer, b"x" * size

@@ -11,6 +11,7 @@ from typing import Any
 import ucxx
 
 from ..conversation import ECHO, KEEP, MEMORY, REPLY, REQUEST, SINK, keep_freed_memory, resident_bytes
+from ..offered import offered
 
 
 async def _receive(endpoint: Any, size: int) -> bytearray:
@@ -66,6 +67,15 @@ class UcxxConnection:
             if now >= until:
                 return
             before = now
+
+    async def at_rate(self, size: int, per_second: float, seconds: float) -> array[float]:
+        async def receive(count: int) -> None:
+            await self.endpoint.recv(bytearray(count))
+
+        async def send(message: bytes) -> None:
+            await self.endpoint.send(bytearray(message))
+
+        return await offered(send, receive, size, per_second, seconds)
 
     async def flood(self, size: int, count: int) -> int:
         endpoint, message = self.endpoint, bytearray(b"x" * size)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 
 import pytest
 
 from aiordma.measure.samples import percentile
 from benchmarks import stations, wire
+from benchmarks.offered import offered
 from benchmarks.peers import PEERS, Peer
 from benchmarks.report import markdown
 from benchmarks.runner import Plan, run
@@ -60,6 +62,35 @@ def test_round_trips_say_what_both_ends_spend(name: str) -> None:
     text = markdown(results)
     assert TITLES[PEERS[name].waits] in text
     assert not [title for title in TITLES.values() if title in text and title != TITLES[PEERS[name].waits]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["unix-uvloop", "stream-hybrid-uvloop", "writer-events-uvloop"])
+def test_round_trips_are_measured_at_fixed_rates(name: str) -> None:
+    summary = Summary(results := _run(PEERS[name], "load"))
+    assert summary.problems() == {}
+    p50, p999 = (summary.value(name, "load", "1000", key) for key in ("p50_us", "p999_us"))
+    assert p50 is not None
+    assert p999 is not None
+    assert 0 < p50 <= p999
+    assert "1,000/s" in markdown(results)
+
+
+def test_in_an_open_loop_a_pause_makes_all_late_that_were_due() -> None:
+    async def run_it() -> array[float]:
+        echoed: asyncio.Queue[bytes] = asyncio.Queue()
+        pauses = iter([0.05])
+
+        async def receive(size: int) -> None:
+            await asyncio.sleep(next(pauses, 0))
+            assert len(await echoed.get()) == size
+
+        return await offered(echoed.put, receive, 64, 1000, 0.1)
+
+    seconds = asyncio.run(run_it())
+    assert len(seconds) == 100
+    # In the first 30 ms of the pause 30 were due, and none was answered before its end.
+    assert all(late >= 0.015 for late in seconds[:30])
 
 
 def test_a_report_shows_only_what_was_measured() -> None:
