@@ -18,11 +18,11 @@ cdef class ValkeyPipe(CompletionOwner):
     cdef uint32_t recv_count, recv_lkey, command_lkey
     # Positions in the send queue, as in datapath/_qp.
     cdef uint32_t sq_depth, sq_posted, sq_retired, sq_unsignalled, sq_signal_every, max_inline
-    # Where the device does not take a whole step inline: a copy of the server's buffer, and the position up to which
-    # the device may still read what belonged to the buffer before.
+    # Where the device does not take a whole step inline: copies of what goes to the server's buffer, how much of the
+    # mirror was written, and the position up to which the device may still read what was in it before.
     cdef unsigned char *mirror
-    cdef uint32_t mirror_lkey, mirror_until
-    cdef uint32_t staged                    # bytes in the mirror, from the offset on, that are not posted yet
+    cdef uint32_t mirror_lkey, mirror_size, mirrored, mirror_until
+    cdef uint32_t staged                    # bytes in the mirror, from there on, that are not posted yet
     cdef object failure, _on_readable, _on_writable
     cdef public bint pushes                 # see contracts.Pipe; its owners poll by themselves
     cdef bint closed, eof_sent, ended, blocked, flushing, finished, dirty
@@ -39,7 +39,9 @@ cdef class ValkeyPipe(CompletionOwner):
     cdef int send_command(self, bytes command) except -1
     cdef uint32_t room(self) noexcept
     cdef int check_sendable(self) except -1
-    cdef int use_mirror(self) except -1
+    cdef int ask_if_due(self) except -1
+    cdef int write_nothing(self) except -1
+    cdef void reuse_mirror(self) noexcept
     cdef bint stage(self, const unsigned char *data, uint32_t n) except -1
     cdef int post_staged(self) except -1
     cdef int post_write(self, uint64_t source, uint32_t n, uint32_t lkey, uint32_t flags) except -1

@@ -55,6 +55,7 @@ cdef enum:
     LONG_POST_BYTES = 16384     # from here on other threads may run while a WRITE is posted
     STAGED_BYTES = 1024         # what is written without polling, up to this size, waits for the end of the tick
     STAGE_BYTES = 16384         # and no more of it
+    MIRROR_BYTES = 4194304      # most bytes of copies, however large the buffer is that a server claims to have
     SEND_STEP = 1 << 20         # most bytes of one poll_send(): then others of the loop may want their turn
     BIG_RECEIVE = 32768         # from here on results come from the engine's pool
 
@@ -117,12 +118,26 @@ cdef class ValkeyPipe(CompletionOwner):
         """The connection is established: register the first buffer."""
         self.register_if_due()
 
+    def make_mirror(self) -> None:
+        """Memory for copies, once the server has registered: without it nothing can be sent.
+
+        :raises MemoryLimitError: there is none.
+        """
+        cdef uint32_t size = min(self.outgoing.length, <uint32_t>MIRROR_BYTES)
+        address, self.mirror_lkey = self.owner.mirror(size)
+        self.mirror, self.mirror_size = <unsigned char *><uintptr_t>address, size
+
     def keepalive(self) -> None:
-        """Have the server's end prove that it is there. Without a receive for it, what is under way does."""
-        if self.failure is None and not self.closed and not self.ended and self.outgoing.may_command():
-            self.post_staged()
+        """Have the server's end prove that it is there; without a receive for it, by a WRITE of nothing."""
+        if self.failure is not None or self.closed or self.ended:
+            return
+        self.post_staged()
+        if self.outgoing.may_command():
             self.outgoing.commanded()
             self.send_command(valkey.keepalive())
+            self.ask_if_due()
+        elif self.sq_free() > 0:
+            self.write_nothing()
 
     # ---- state
 
@@ -261,7 +276,24 @@ cdef class ValkeyPipe(CompletionOwner):
         self.incoming.register()
         self.outgoing.commanded()
         self.registrations += 1
-        return self.send_command(valkey.registration((place, self.incoming.size, self.rkey)))
+        self.send_command(valkey.registration((place, self.incoming.size, self.rkey)))
+        return self.ask_if_due()
+
+    cdef int ask_if_due(self) except -1:
+        """Whatever takes receives of the server does so: an end that only reads would have none left to send."""
+        if self.failure is None and self.outgoing.ask_due():
+            self.outgoing.ask()
+            self.queries += 1
+            self.send_command(valkey.feature_query())
+        return 0
+
+    cdef int write_nothing(self) except -1:
+        """It completes after all before it, and takes no receive."""
+        cdef aio_chain chain
+        chain.length = 0
+        aio_chain_write(&chain, self.next_id(), 0, 0, 0, self.next_flags(True), self.outgoing.address,
+                        self.outgoing.rkey)
+        return self.post(&chain)
 
     # ---- sending
 
@@ -314,21 +346,14 @@ cdef class ValkeyPipe(CompletionOwner):
     cdef uint32_t room(self) noexcept:
         if self.sq_free() <= RESERVE or (self.mirror_until and <int>(self.sq_retired - self.mirror_until) < 0):
             return 0
-        cdef uint32_t room = self.outgoing.room()
+        cdef uint32_t room = min(self.outgoing.room(), self.mirror_size - self.mirrored)
         return room - self.staged if room > self.staged else 0
-
-    cdef int use_mirror(self) except -1:
-        if self.mirror == NULL:
-            address, self.mirror_lkey = self.owner.mirror(self.outgoing.length)
-            self.mirror = <unsigned char *><uintptr_t>address
-        return 0
 
     cdef bint stage(self, const unsigned char *data, uint32_t n) except -1:
         """Keep n bytes for the end of the tick; False: there is no room for them."""
         if n > self.room():
             return False
-        self.use_mirror()
-        aio_copy(self.mirror + self.outgoing.offset + self.staged, data, n)
+        aio_copy(self.mirror + self.mirrored + self.staged, data, n)
         self.staged += n
         self.bytes_sent += n
         self.sends += 1
@@ -349,24 +374,28 @@ cdef class ValkeyPipe(CompletionOwner):
         self.staged = 0
         if self.failure is not None or self.ended or self.finished:
             return 0
-        return self.post_write(<uint64_t><uintptr_t>(self.mirror + self.outgoing.offset), n, self.mirror_lkey,
+        return self.post_write(<uint64_t><uintptr_t>(self.mirror + self.mirrored), n, self.mirror_lkey,
                                IBV_SEND_INLINE if n <= self.max_inline else 0)
 
     cdef int post_write(self, uint64_t source, uint32_t n, uint32_t lkey, uint32_t flags) except -1:
         cdef aio_chain chain
         cdef Outgoing out = self.outgoing
-        # The last of a buffer is signalled: the copies behind it are needed until it has completed.
-        flags |= self.next_flags(n == out.length - out.offset)
+        # The last of a buffer, and of the mirror, is signalled: the copies are needed until it has completed.
+        flags |= self.next_flags(n == out.length - out.offset or n == self.mirror_size - self.mirrored)
         chain.length = 0
         aio_chain_write_imm(&chain, self.next_id(), source, n, lkey, flags, out.address + out.offset, out.rkey, n)
         out.wrote(n)
+        self.mirrored += n
         self.writes += 1
         self.post(&chain)
-        if self.failure is None and out.ask_due():
-            out.ask()
-            self.queries += 1
-            self.send_command(valkey.feature_query())
-        return 0
+        if self.mirrored == self.mirror_size:
+            self.reuse_mirror()
+        return self.ask_if_due()
+
+    cdef void reuse_mirror(self) noexcept:
+        """From its start, when the device has read what it holds."""
+        self.mirrored = 0
+        self.mirror_until = self.sq_posted if self.sq_posted != self.sq_retired else 0
 
     cdef Py_ssize_t put(self, const unsigned char *data, Py_ssize_t n) except -1:
         cdef Outgoing out = self.outgoing
@@ -385,9 +414,8 @@ cdef class ValkeyPipe(CompletionOwner):
             if want <= self.max_inline:
                 flags = IBV_SEND_INLINE
             else:
-                self.use_mirror()
-                aio_copy(self.mirror + out.offset, data + placed, want)
-                source, lkey = <uint64_t><uintptr_t>(self.mirror + out.offset), self.mirror_lkey
+                aio_copy(self.mirror + self.mirrored, data + placed, want)
+                source, lkey = <uint64_t><uintptr_t>(self.mirror + self.mirrored), self.mirror_lkey
             placed += want
             self.bytes_sent += want
             self.post_write(source, want, lkey, flags)
@@ -608,14 +636,13 @@ cdef class ValkeyPipe(CompletionOwner):
             self.outgoing.registered(command.buffer)
             self.registered += 1
             if self.mirror != NULL:
-                self.mirror_until = self.sq_posted if self.sq_posted != self.sq_retired else 0
+                self.reuse_mirror()
         if self.blocked or self.registered == 1:
             self.wake_writers()
         return 0
 
     cdef int check_length(self, uint32_t length) except -1:
-        """The copy of the server's buffer has its first size."""
-        if self.mirror != NULL and length != self.outgoing.length:
+        if self.registered and length != self.outgoing.length:
             raise RemoteProtocolError(
                 f"RegisterXferMemory with {length} bytes after one with {self.outgoing.length}: buffers keep their size")
         return 0
@@ -649,7 +676,6 @@ cdef class ValkeyPipe(CompletionOwner):
 
     def close(self) -> None:
         """Close; what was sent is in the server's memory before the connection ends."""
-        cdef aio_chain chain
         if self.closed:
             return
         self.closed = True
@@ -660,10 +686,7 @@ cdef class ValkeyPipe(CompletionOwner):
             return
         # Most requests are not signalled. This one completes after all of them, and takes no receive.
         self.flushing = True
-        chain.length = 0
-        aio_chain_write(&chain, self.next_id(), 0, 0, 0, self.next_flags(True), self.outgoing.address,
-                        self.outgoing.rkey)
-        self.post(&chain)
+        self.write_nothing()
 
     def abort(self) -> None:
         """Close at once. It also cuts a close() short."""

@@ -77,6 +77,7 @@ class Connection:
         self._released = False
         self._timer: Handle | None = None
         self._heard = 0
+        self._parting_since: float | None = None
         #: for those who look from outside: None until it is connected
         self.seen: Seen | None = None
         self._active, self._active_at = (0, 0), monotonic()
@@ -140,6 +141,7 @@ class Connection:
 
         :return: the address of this end.
         :raises VerbsError: no connection. :raises BrokenResourceError: it was lost at once.
+        :raises NegotiationError: there is no memory to send from.
         """
         local = await self.cm.connect(where, self.qp, self.pipe.start)
         self.pipe.begin()
@@ -149,6 +151,10 @@ class Connection:
             self.pipe.try_send(b"")  # raises what has ended it
             await news.wait()
         self.pipe.on_writable = None
+        try:
+            self.pipe.make_mirror()
+        except MemoryLimitError as error:
+            raise NegotiationError(error.code, str(error)) from error
         self._look_later()
         self.seen = Seen(next_number(), monotonic(), local, where)
         return local
@@ -171,6 +177,20 @@ class Connection:
             self._heard = pipe.last_received
             self.active_at()
             self._look_later()
+        elif pipe.error is None and not self._released:
+            self._look_at_parting()
+
+    def _look_at_parting(self) -> None:
+        """A closed pipe waits until the server's device has all of it. One that takes nothing more, but
+        acknowledges what takes no receive, would keep the memory and the queue pair for ever."""
+        pipe, config, now = self.pipe, self.engine.config, self.engine.waker.now()
+        if pipe.last_received != self._heard or self._parting_since is None:
+            self._heard, self._parting_since = pipe.last_received, now
+        if now - self._parting_since >= max(config.stopped_peer_ms, config.carry_timeout_ms) / 1000:
+            _log.debug("QP %d: the server has not taken what was sent before the close", self.qp.number)
+            pipe.abort()
+        else:
+            self._look_later()
 
     def active_at(self) -> float:
         """When data was last seen to have gone or come (``time.monotonic()``). That is looked at here, and
@@ -182,7 +202,7 @@ class Connection:
     # ---- called by the pipe
 
     def mirror(self, length: int) -> tuple[int, int]:
-        """Registered memory as large as the server's buffer: address and lkey. :raises MemoryLimitError:"""
+        """Registered memory for copies of what is sent: address and lkey. :raises MemoryLimitError:"""
         block = self._allocate(length)
         return block.address, block.lkey
 
