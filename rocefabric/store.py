@@ -28,7 +28,10 @@ class Store(Protocol):
         """The outcome, if it is there."""
 
     def put(self, network: str, outcome: Outcome, settings: Mapping[str, Any]) -> None:
-        """Keep one outcome; it stays if the program is killed right after."""
+        """Keep one outcome; it stays if the program is killed right after.
+
+        :raises NetworkError: it cannot be kept, because the disk is full, for example.
+        """
 
     def close(self) -> None:
         """Close files."""
@@ -41,7 +44,11 @@ class SqliteStore:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = sqlite3.connect(os.fspath(path))
+        self._path = os.fspath(path)
+        try:
+            self._file = sqlite3.connect(self._path)
+        except sqlite3.Error as error:
+            raise NetworkError(f"{path}: no database of simulations ({error}); name another file") from None
         columns = (
             "network TEXT, traffic TEXT, seed INTEGER, settings TEXT, outcome TEXT, "
             "PRIMARY KEY (network, traffic, seed)"
@@ -67,11 +74,14 @@ class SqliteStore:
         return None if row is None else msgspec.json.decode(row[0], type=Outcome)
 
     def put(self, network: str, outcome: Outcome, settings: Mapping[str, Any]) -> None:
-        """Write one outcome; it stays if the program is killed right after."""
+        """Write one outcome; it stays if the program is killed right after. :raises NetworkError:"""
         texts = [msgspec.json.encode(each).decode() for each in (settings, outcome)]
-        with self._file:
-            row = (network, outcome.traffic, outcome.seed, *texts)
-            self._file.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)", row)
+        row = (network, outcome.traffic, outcome.seed, *texts)
+        try:
+            with self._file:
+                self._file.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)", row)
+        except sqlite3.Error as error:
+            raise NetworkError(f"{self._path}: the outcome cannot be kept ({error})") from None
 
 
 class ParquetStore:
@@ -119,7 +129,7 @@ class ParquetStore:
             raise NetworkError(f"{path}: no outcome of a simulation ({error}); remove it") from None
 
     def put(self, network: str, outcome: Outcome, settings: Mapping[str, Any]) -> None:
-        """Write one file, and give it its name only when it is whole."""
+        """Write one file, and give it its name only when it is whole. :raises NetworkError:"""
         import pyarrow
 
         row = {"network": network, **settings, **msgspec.to_builtins(outcome)}
@@ -139,8 +149,12 @@ class ParquetStore:
         }
         path = self._file(network, outcome.traffic, outcome.seed)
         part = path.with_suffix(f".{os.getpid()}.part")
-        self._parquet.write_table(pyarrow.table(columns), part)
-        part.replace(path)
+        try:
+            self._parquet.write_table(pyarrow.table(columns), part)
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise NetworkError(f"{path}: the outcome cannot be kept ({error.strerror or error})") from None
 
 
 def _setting(pyarrow: Any, value: object) -> Any:

@@ -110,8 +110,9 @@ def _fits(host: str) -> bool:
 
 def _parse(data: bytes) -> dict[tuple[str, int], float]:
     found: dict[tuple[str, int], float] = {}
-    for line in data.decode("ascii", "replace").splitlines():
-        with contextlib.suppress(ValueError):  # a line that was cut off, or is none
+    # Behind the last end of a line is nothing, or what a full disk has cut off.
+    for line in data.decode("ascii", "replace").split("\n")[:-1]:
+        with contextlib.suppress(ValueError):  # a line that is none
             until, host, port = line.split(" ")
             found[host, int(port)] = float(until)
     return found

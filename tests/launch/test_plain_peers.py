@@ -15,6 +15,7 @@ from aiordma.launch import plain_peers
 from aiordma.launch.plain_peers import LIFETIME_S, PlainPeers, cache_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -103,6 +104,26 @@ def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.M
     assert PlainPeers(path).is_plain("db", 5000)
     assert sorted(os.listdir(path.parent)) == ["plain-peers", f"plain-peers.{os.getpid()}", "victim"]
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("room", range(1, 5))
+def test_a_line_that_was_cut_off_is_none(path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """A full disk takes a part of it: port 50 is not port 5000."""
+    PlainPeers(path).remember("before", 5000, True)
+
+    def write(descriptor: int, data: bytes, true: Callable[[int, bytes], int] = os.write) -> int:
+        return true(descriptor, data[:-room])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", write)
+        PlainPeers(path).remember("db", 5000, True)
+    found = PlainPeers(path)
+    assert not [port for port in (5, 50, 500, 5000) if found.is_plain("db", port)]
+    PlainPeers(path).remember("db", 5001, True)
+    PlainPeers(path).remember("db", 5002, True)
+    found = PlainPeers(path)
+    assert found.is_plain("before", 5000)
+    assert found.is_plain("db", 5002)  # the line behind the cut one may be lost with it
 
 
 def test_the_file_stays_small(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

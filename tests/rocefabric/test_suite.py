@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import Executor, Future
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rocefabric import charts, judge, model, results, suite, traffic, tune
-from rocefabric.store import open_store
+from rocefabric.errors import NetworkError
+from rocefabric.store import ParquetStore, SqliteStore, open_store
 from rocefabric.topology import build
 
 from .networks import EXAMPLE, star
@@ -78,6 +81,34 @@ def test_what_is_stored_is_not_computed_again(tmp_path: Path, outcomes: list[Out
         other = Inline()
         suite.run(star(8, "[pfc]\nalpha = 1"), NAMES[:1], store=store, executor=other)
         assert other.done == 1
+
+
+def test_a_full_disk_loses_only_what_is_new(tmp_path: Path, outcomes: list[Outcome]) -> None:
+    """It was a traceback of SQLite's."""
+    path = tmp_path / "results.db"
+    with contextlib.closing(SqliteStore(path)) as store:
+        store.put("k", outcomes[0], {})
+        (pages,) = store._file.execute("PRAGMA page_count").fetchone()
+        store._file.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(NetworkError, match=r"the outcome cannot be kept .*disk is full"):
+            store.put("k", outcomes[1], {"name": "x" * 100_000})
+    with contextlib.closing(SqliteStore(path)) as store:
+        assert store.get("k", outcomes[0].traffic, outcomes[0].seed) == outcomes[0]
+        assert store.get("k", outcomes[1].traffic, outcomes[1].seed) is None
+
+
+def test_a_full_disk_leaves_no_part(
+    tmp_path: Path, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(_table: object, path: Path) -> None:
+        path.write_bytes(b"PAR1")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = ParquetStore(tmp_path / "results.parquet")
+    monkeypatch.setattr(store, "_parquet", SimpleNamespace(write_table=write))
+    with pytest.raises(NetworkError, match="No space left"):
+        store.put("k", outcomes[0], {})
+    assert list((tmp_path / "results.parquet").iterdir()) == []
 
 
 def test_processes_find_the_same(outcomes: list[Outcome]) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..whole_file import make_folder, write_whole
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
@@ -87,7 +89,7 @@ def _show(text: str, to: Path | None) -> None:
     if to is None:
         click.echo(text, nl=False)
     else:
-        to.write_text(text, encoding="utf-8")
+        write_whole(to, text)
 
 
 @fabric.command()
@@ -114,9 +116,9 @@ def plan(network: Path, kind: str, output: Path | None, settings: Path | None) -
         make = {"html": render.to_html, "json": render.to_json}.get(kind, render.to_markdown)
         _show(make(report), output)
     if settings is not None:
-        settings.mkdir(parents=True, exist_ok=True)
+        make_folder(settings)
         for name, text in report.files().items():
-            (settings / name).write_text(text, encoding="utf-8")
+            write_whole(settings / name, text)
     if report.verdict is Verdict.BROKEN:
         raise SystemExit(1)
 
@@ -227,7 +229,7 @@ def simulate(
         if texts := reasons(outcome, found.goals):
             click.echo(f"        {outcome.traffic}, seed {outcome.seed}: {'; '.join(texts)}")
     if html is not None:
-        html.write_text(pages.to_html(found, outcomes), encoding="utf-8")
+        write_whole(html, pages.to_html(found, outcomes))
     if any(outcome.lossless_drops for outcome in outcomes):
         raise SystemExit(1)
 
@@ -367,6 +369,4 @@ def tune(
         show(trial)
     if svg is not None:
         points = [(trial.latency_us, 100 * trial.unused, trial.best) for trial in tried]
-        svg.write_text(
-            charts.scatter("trials, the best in red", "p99 us", "unused %", points), encoding="utf-8"
-        )
+        write_whole(svg, charts.scatter("trials, the best in red", "p99 us", "unused %", points))

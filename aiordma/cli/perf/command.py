@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..arguments import parse_peer, with_options
+from ..whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,16 +166,16 @@ def perf(peer: tuple[str, int] | None, **given: Any) -> None:
     # What goes wrong is the result.
     logging.getLogger("aiordma").addHandler(logging.NullHandler())
     found = _measured(peer, given)
-    if given["plot"] is not None:
-        from .pictures import plot
-
-        given["plot"].write_bytes(plot(found, given["plot"].suffix))
     if given["as_json"]:
         import msgspec
 
         click.echo(msgspec.json.encode(found))
     else:
         _show(found)
+    if given["plot"] is not None:
+        from .pictures import plot
+
+        write_whole(given["plot"], plot(found, given["plot"].suffix))
     sys.exit(_INTERRUPTED if found.interrupted else 0)
 
 

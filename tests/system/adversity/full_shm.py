@@ -14,15 +14,15 @@ from aiordma import memory, rpc
 from tests.admin.looking import loops_of
 from tests.roles import LOCAL
 
-_FILLED = Path("/dev/shm/filled")
+_SHM = Path("/dev/shm")
 
 
-def fill() -> None:
+def fill(folder: Path = _SHM) -> None:
     """Leave no byte and no page of it."""
-    with open(_FILLED, "wb", buffering=0) as file, contextlib.suppress(OSError):
+    with open(folder / "filled", "wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(4096)):
             pass
-    assert os.statvfs(_FILLED).f_bfree == 0
+    assert os.statvfs(folder).f_bfree == 0
 
 
 _service = rpc.Service("t")
@@ -34,30 +34,34 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-async def _echo(stream: aiordma.RdmaStream) -> None:
-    async with stream:
-        async for data in stream:
-            await stream.send(data)
+async def echo(peer: aiordma.RdmaStream) -> None:
+    """A handler that sends back what comes."""
+    async with peer:
+        async for data in peer:
+            await peer.send(data)
 
 
-async def _stream(listener: aiordma.RdmaListener) -> str:
-    async with await aiordma.connect(LOCAL, listener.port) as stream:
+async def stream(listener: aiordma.RdmaListener) -> str:
+    """Bytes there and back; the path that they took."""
+    async with await aiordma.connect(LOCAL, listener.port) as one:
         data = os.urandom(300_000)
-        sending = asyncio.create_task(stream.send(data))
+        sending = asyncio.create_task(one.send(data))
         found = b""
         while len(found) < len(data):
-            found += await stream.receive()
+            found += await one.receive()
         await sending
         assert found == data
-        return stream.path
+        return one.path
 
 
-async def _call() -> None:
+async def call() -> None:
+    """One call."""
     async with rpc.serve(_service, LOCAL) as server, rpc.connect(LOCAL, server.port) as client:
         assert await client.call("t.double", 21, returns=int) == 42
 
 
-async def _region() -> None:
+async def region() -> None:
+    """One write to memory of a peer."""
     async with memory.serve(LOCAL) as server, await memory.alloc(1 << 20) as region:
         async with await memory.connect(LOCAL, server.port) as peer:
             remote = await peer.open(region.descriptor())
@@ -77,13 +81,13 @@ async def main(when: str) -> None:
     if when == "before":
         fill()
     async with await aiordma.listen(LOCAL) as listener:
-        serving = asyncio.create_task(listener.serve(_echo))
+        serving = asyncio.create_task(listener.serve(echo))
         if when == "meanwhile":
             await asyncio.to_thread(loops_of, os.getpid())
             fill()
-        path = await _stream(listener)
-        await _call()
-        await _region()
+        path = await stream(listener)
+        await call()
+        await region()
         await asyncio.sleep(1.1)  # the page is written once a second
         print(path, await asyncio.to_thread(_stat))
         serving.cancel()
