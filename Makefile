@@ -32,8 +32,8 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-upgrade test-late test-orders test-rxe test-rxe-long test-wire-rxe test-smc test-siw test-stacks test-programs test-valkey \
-        test-kills \
+        test-quick test-upgrade test-late test-orders test-rxe test-rxe-long test-wire-rxe test-smc test-siw test-stacks \
+        test-programs test-valkey test-kills \
         bench-apps demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
@@ -173,12 +173,12 @@ test-late: install .venv/.examples ## the tests of test-rxe on the software devi
 	AIORDMA_FILTER="seed=$(SEED); delay p=0.3 ms=3" $(PY) -m pytest -q --deselect tests/faults/test_streams.py \
 	  --deselect tests/links/pregranted/test_leaving.py $(or $(ARGS),@tests/vm/suite.txt)
 
-# What fails with one seed fails with it again: `make test-orders SEED=7 SEEDS=1 ARGS="tests/links -k resize -x"`.
+# A seed draws the same again: `make test-orders SEED=7 SEEDS=1 ARGS="tests/links -k resize -x"`.
 SEEDS := 10
 test-orders: install ## tests of pipes, links, calls and streams in orders of events from SEED on, SEEDS of them (ARGS)
 	@for seed in $$(seq $(SEED) $$(($(SEED) + $(SEEDS) - 1))); do echo "== orders drawn from seed $$seed"; \
 	  $(PY) -m pytest -q $(WORKERS) --orders $$seed $(or $(ARGS),tests/pipes tests/links tests/rpc tests/streams) || \
-	  { echo "It fails again by: make test-orders SEED=$$seed SEEDS=1"; exit 1; }; done
+	  { echo "The same orders again: make test-orders SEED=$$seed SEEDS=1 ARGS='$(ARGS)'"; exit 1; }; done
 
 # In a virtual machine with a device of the kernel (tests/vm/run), which needs neither KVM nor a module of this machine's.
 .venv/.apt-vm: .venv/.apt

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from random import Random
 from typing import Any
 
@@ -61,7 +63,88 @@ def test_tasks_run_in_any_order_and_callbacks_in_their_own() -> None:
 
 
 def test_a_seed_gives_the_same_order_again() -> None:
-    assert on_asyncio(7, tasks_and_callbacks) == on_asyncio(7, tasks_and_callbacks)
+    for seed in SEEDS:
+        assert on_asyncio(seed, tasks_and_callbacks) == on_asyncio(seed, tasks_and_callbacks)
+
+
+async def tasks_of_trio() -> list[int]:
+    """In which order five tasks have run four times."""
+    tasks: list[int] = []
+
+    async def one(number: int) -> None:
+        for _ in range(4):
+            await trio.lowlevel.checkpoint()
+            tasks.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(one, number)
+    return tasks
+
+
+def test_a_seed_gives_the_same_order_again_on_trio(on_trio: Callable[..., Any]) -> None:
+    seen = [on_trio(seed, tasks_of_trio) for seed in SEEDS]
+    assert len(set(map(tuple, seen))) > 1
+    assert seen == [on_trio(seed, tasks_of_trio) for seed in SEEDS]
+
+
+async def descriptors() -> list[int]:
+    """In which order five sockets are seen that can be read at the same time."""
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+    with ExitStack() as opened:
+        for number in range(5):
+            ours, theirs = map(opened.enter_context, socket.socketpair())
+            theirs.send(b"x")
+            loop.add_reader(ours, read, ours, number, seen)
+            opened.callback(loop.remove_reader, ours)
+        while len(seen) < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    return seen
+
+
+def read(ours: socket.socket, number: int, seen: list[int]) -> None:
+    ours.recv(1)
+    seen.append(number)
+
+
+def test_descriptors_are_seen_in_any_order_and_in_the_same_with_the_same_seed() -> None:
+    seen = [on_asyncio(seed, descriptors) for seed in SEEDS]
+    assert all(sorted(each) == list(range(5)) for each in seen)
+    assert len(set(map(tuple, seen))) > 1
+    assert seen == [on_asyncio(seed, descriptors) for seed in SEEDS]
+
+
+async def one_filler_and_one_taker() -> None:
+    """A program with a fault: the taker relies on its turn after the filler's, as on a plain loop."""
+    shelf: list[str] = []
+
+    async def fills() -> None:
+        await asyncio.sleep(0)
+        shelf.append("bread")
+
+    async def takes() -> None:
+        await asyncio.sleep(0)
+        shelf.pop()
+
+    await asyncio.gather(fills(), takes())
+
+
+def test_a_fault_that_only_another_order_shows_is_found() -> None:
+    for _ in SEEDS:
+        asyncio.run(one_filler_and_one_taker())
+    assert (found := seeds_that_find()), "none of the twenty orders shows it"
+    assert found == seeds_that_find()
+
+
+def seeds_that_find() -> list[int]:
+    found = []
+    for seed in SEEDS:
+        try:
+            on_asyncio(seed, one_filler_and_one_taker)
+        except IndexError:
+            found.append(seed)
+    return found
 
 
 def test_no_task_comes_before_a_callback_that_was_there_before() -> None:
