@@ -1,0 +1,133 @@
+"""What the commands of ``aiordma fabric`` have in common: arguments, files, stores and engines."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..whole_file import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Executor
+    from typing import Any
+
+    from rich.console import Console
+
+    from rocefabric.model import Network
+    from rocefabric.store import Store
+
+__all__ = [
+    "DASK",
+    "FILE",
+    "FOLDER",
+    "JOBS",
+    "NETWORK",
+    "PROFILE",
+    "RESULTS",
+    "SEEDS",
+    "chosen",
+    "console",
+    "load",
+    "resources",
+    "show",
+]
+
+NETWORK = click.argument("network", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+# As in `rocefabric.dcqcn`, without importing it for every command.
+PROFILES = ["sigcomm15", "connectx", "ns3", "none"]
+RESULTS = click.option(
+    "--results",
+    type=click.Path(path_type=Path),
+    help="Keep results there; what is there is not computed again. A folder of Parquet files if the name "
+    "ends with .parquet, an SQLite file otherwise.",
+)
+DASK = click.option(
+    "--dask",
+    metavar="ADDRESS",
+    help="Run on the workers of this Dask scheduler, such as tcp://10.0.0.1:8786.",
+)
+JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes; one for each CPU by default.")
+SEEDS = click.option("--seed", "seeds", type=int, multiple=True, default=(1,), show_default=True)
+PROFILE = click.option(
+    "--profile",
+    type=click.Choice(PROFILES),
+    default=PROFILES[0],
+    help="DCQCN parameters of the hosts; none: no ECN at all, only pauses.",
+)
+
+
+def load(path: Path) -> Network:
+    """A network from its file; what is wrong there ends the command with one line."""
+    from rocefabric.errors import NetworkError
+    from rocefabric.model import load
+
+    try:
+        return load(path)
+    except NetworkError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def console() -> Console:
+    """Of rich, which an extra brings."""
+    try:
+        from rich.console import Console
+    except ImportError:
+        text = "the report on a terminal needs rich: pip install 'aiordma[fabric]'"
+        raise click.ClickException(text) from None
+    return Console()
+
+
+def show(text: str, to: Path | None) -> None:
+    """On the terminal, or into a file."""
+    if to is None:
+        click.echo(text, nl=False)
+    else:
+        write_whole(to, text)
+
+
+@contextlib.contextmanager
+def resources(results: Path | None, dask: str | None) -> Iterator[dict[str, Any]]:
+    """The store and the executor that the options name, as arguments of `suite.work`."""
+    from rocefabric import store, suite
+    from rocefabric.errors import NetworkError
+
+    with contextlib.ExitStack() as stack:
+        found: Store | None = None
+        executor: Executor | None = None
+        try:
+            if results is not None:
+                found = stack.enter_context(contextlib.closing(store.open_store(results)))
+            if dask is not None:
+                executor = stack.enter_context(suite.dask(dask))
+        except NetworkError as error:
+            raise click.ClickException(str(error)) from None
+        except ImportError as error:
+            text = f"{error.name} is missing: pip install 'aiordma[fabric]'"
+            raise click.ClickException(text) from None
+        except (OSError, ValueError) as error:
+            raise click.ClickException(f"no Dask scheduler at {dask}: {error}") from None
+        yield {"store": found, "executor": executor}
+
+
+def chosen(names: tuple[str, ...], network: Network) -> tuple[str, ...]:
+    """Traffic models by name; `all` is what the network can have."""
+    from rocefabric.errors import NetworkError
+    from rocefabric.topology import build
+    from rocefabric.traffic import MODELS, possible
+
+    if names == ("all",):
+        try:
+            return tuple(possible(build(network)))
+        except NetworkError as error:
+            raise click.ClickException(str(error)) from None
+    for name in names:
+        if name not in MODELS:
+            text = f"there is no traffic model {name!r} (aiordma fabric simulate --list shows them)"
+            raise click.BadParameter(text)
+    return names

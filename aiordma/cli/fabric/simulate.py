@@ -1,0 +1,88 @@
+"""``aiordma fabric simulate``: traffic through a network, judged by its goals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..whole_file import write_whole
+from .shared import DASK, FILE, JOBS, NETWORK, PROFILE, RESULTS, SEEDS, chosen, load, resources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocefabric.simulate import Outcome
+    from rocefabric.suite import Job
+
+__all__ = ["simulate"]
+
+
+def _list_models(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from rocefabric.traffic import MODELS
+
+        click.echo("\n".join(MODELS))
+        context.exit()
+
+
+def _show_row(cells: tuple[str, ...], width: int) -> None:
+    first, *rest = cells
+    click.echo("  ".join([first.ljust(width), *(cell.rjust(11) for cell in rest)]))
+
+
+@click.command()
+@NETWORK
+@click.option("--model", "names", multiple=True, help="A traffic model, or several; all of them by default.")
+@click.option(
+    "--list", is_flag=True, is_eager=True, expose_value=False, callback=_list_models, help="List models."
+)
+@SEEDS
+@PROFILE
+@RESULTS
+@DASK
+@click.option("--html", type=FILE, help="Write tables and drawings there.")
+@JOBS
+def simulate(
+    network: Path,
+    names: tuple[str, ...],
+    seeds: tuple[int, ...],
+    profile: str,
+    results: Path | None,
+    dask: str | None,
+    html: Path | None,
+    jobs: int | None,
+) -> None:
+    """Send traffic through NETWORK with the planned settings, packet by packet, and judge it by the goals.
+
+    Ends with status 1 if anything lossless was dropped.
+    """
+    from rocefabric import results as pages
+    from rocefabric import suite
+    from rocefabric.errors import NetworkError
+    from rocefabric.judge import reasons, summary
+
+    found = load(network)
+    names = chosen(names or ("all",), found)
+    width = max(map(len, names)) + 1
+    _show_row(pages.HEAD, width)
+
+    def progress(job: Job, outcome: Outcome, stored: bool) -> None:
+        _show_row(pages.row(outcome, found), width)
+
+    work = [suite.Job(found, name, seed, profile) for name in names for seed in seeds]
+    try:
+        with resources(results, dask) as means:
+            outcomes = suite.work(work, workers=jobs, progress=progress, **means)
+    except NetworkError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo()
+    for what, met, numbers in summary(outcomes, found.goals):
+        click.echo(f"{'ok' if met else 'missed':7} {what}: {numbers}")
+    for outcome in outcomes:
+        if texts := reasons(outcome, found.goals):
+            click.echo(f"        {outcome.traffic}, seed {outcome.seed}: {'; '.join(texts)}")
+    if html is not None:
+        write_whole(html, pages.to_html(found, outcomes))
+    if any(outcome.lossless_drops for outcome in outcomes):
+        raise SystemExit(1)

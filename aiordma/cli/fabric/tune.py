@@ -1,0 +1,75 @@
+"""``aiordma fabric tune``: a search for better thresholds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..whole_file import write_whole
+from .shared import DASK, FILE, NETWORK, PROFILE, RESULTS, chosen, load, resources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocefabric.tune import Trial
+
+__all__ = ["tune"]
+
+
+@click.command()
+@NETWORK
+@click.option(
+    "--model",
+    "names",
+    multiple=True,
+    help="A traffic model, or several; four kinds and a large incast by default.",
+)
+@click.option("--trials", type=click.IntRange(1), default=40, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the search and its traffic.")
+@PROFILE
+@RESULTS
+@DASK
+@click.option("--svg", type=FILE, help="Draw throughput against latency there.")
+def tune(
+    network: Path,
+    names: tuple[str, ...],
+    trials: int,
+    seed: int,
+    profile: str,
+    results: Path | None,
+    dask: str | None,
+    svg: Path | None,
+) -> None:
+    """Search Kmin, Kmax, Pmax and alpha for NETWORK, and show the settings that nothing beats."""
+    from rocefabric import charts
+    from rocefabric import tune as search
+
+    def show(trial: Trial) -> None:
+        click.echo(
+            f"{'best' if trial.best else '':4} Kmin {trial.kmin_cells:5} Kmax {trial.kmax_cells:5} "
+            f"Pmax {trial.pmax_percent:3g} % alpha {trial.alpha:<6g} unused {100 * trial.unused:5.1f} % "
+            f"p99 {trial.latency_us:7.1f} us pauses {trial.pauses:5.0f}"
+        )
+
+    found = load(network)
+    names = chosen(names, found)
+    try:
+        with resources(results, dask) as means:
+            tried = search.tune(
+                found,
+                trials=trials,
+                models=names or None,
+                seed=seed,
+                profile=profile,
+                progress=show,
+                **means,
+            )
+    except ImportError:
+        raise click.ClickException("the search needs Optuna: pip install 'aiordma[fabric]'") from None
+    click.echo("\nNothing beats (cells for the slowest ports):")
+    for trial in sorted((trial for trial in tried if trial.best), key=lambda trial: trial.latency_us):
+        show(trial)
+    if svg is not None:
+        points = [(trial.latency_us, 100 * trial.unused, trial.best) for trial in tried]
+        write_whole(svg, charts.scatter("trials, the best in red", "p99 us", "unused %", points))
