@@ -1,36 +1,40 @@
-"""The plan as settings: `config_db.json` fragments for SONiC switches, commands for hosts."""
+"""The plan as settings: `config_db.json` fragments for SONiC, commands for other switches, and for hosts."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from typing import TYPE_CHECKING, TypeAlias
 
-from . import schema
+from . import eos, junos, nvue, schema
 from .ecn import thresholds
-from .errors import NetworkError
 from .headroom import buffers, headroom_cells
 from .marking import queue_at
+from .ports import interfaces
 from .report import Section, Verdict
 from .scheduling import cnp_cap_bps
+from .targets import power, settable, target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .model import Network, Switch
+    from .targets import Target
     from .topology import Port, Topology
 
-__all__ = ["LOSSY_ALPHA", "host_commands", "interfaces", "section", "sonic"]
+__all__ = ["LOSSY_ALPHA", "SYSTEMS", "host_commands", "section", "sonic"]
 
 Config: TypeAlias = "dict[str, dict[str, dict[str, str]]]"
 
-_RANGE = re.compile(r"Ethernet(?:(\d{1,5})|\[(\d{1,5})-(\d{1,5})(?:/(\d{1,3}))?\])")
+#: What reads the commands, their file's name, and who writes them. SONiC reads JSON, not commands.
+SYSTEMS: dict[str, tuple[str, str, Callable[[Target], str]]] = {
+    "cumulus": ("Cumulus Linux", "cumulus-{}.sh", nvue.commands),
+    "eos": ("EOS", "eos-{}.cfg", eos.commands),
+    "junos": ("Junos", "junos-{}.set", junos.commands),
+}
 
 #: Threshold of lossy egress queues: an eighth of what is free.
 LOSSY_ALPHA = 1 / 8
-
-
-def _dynamic(alpha: float) -> int:
-    return math.floor(math.log2(alpha))
 
 
 def _named(rate: float, length: float) -> str:
@@ -66,7 +70,7 @@ def _buffers(network: Network, topology: Topology, name: str) -> Config:
     shared, total = str(max(division.shared, 0) * cell), str(division.total * cell)
     profiles = {
         "egress_lossless": {"pool": "egress_lossless_pool", "size": "0", "static_th": total},
-        "egress_lossy": {"pool": "egress_lossy_pool", "size": "0", "dynamic_th": str(_dynamic(LOSSY_ALPHA))},
+        "egress_lossy": {"pool": "egress_lossy_pool", "size": "0", "dynamic_th": str(power(LOSSY_ALPHA))},
     }
     for port in topology.ports[name]:
         rate, length = port.link.rate_gbps, port.link.length_m
@@ -76,7 +80,7 @@ def _buffers(network: Network, topology: Topology, name: str) -> Config:
             "size": str(division.guarantee * cell),
             "xon_offset": str(2 * network.frame // cell * cell + 2 * cell),
             "xoff": str(headroom * cell),
-            "dynamic_th": str(_dynamic(network.pfc.alpha)),
+            "dynamic_th": str(power(network.pfc.alpha)),
         }
     return {
         "BUFFER_POOL": {
@@ -122,32 +126,6 @@ def _port(network: Network, config: Config, interface: str, port: Port) -> None:
         "detection_time": str(network.pfc.watchdog_ms),
         "restoration_time": str(2 * network.pfc.watchdog_ms),
     }
-
-
-def interfaces(network: Network, topology: Topology, name: str) -> list[str]:
-    """The names of a switch's ports, in the order of the topology.
-
-    :raises NetworkError: if the file names too few, one twice, or writes a range in another way.
-    """
-    switch, count = topology.switches[name], len(topology.ports[name])
-    if not switch.interfaces:
-        return [f"Ethernet{4 * at}" for at in range(count)]
-    where = network.where("switches", network.switches.index(switch), "interfaces")
-    found: list[str] = []
-    for text in switch.interfaces:
-        match = _RANGE.fullmatch(text)
-        if match is None:
-            raise NetworkError(f'{where}: {text[:40]!r} is no "Ethernet0" and no "Ethernet[0-124/4]"')
-        first, last, step = (
-            int(each or "1") for each in (match[1] or match[2], match[1] or match[3], match[4])
-        )
-        # One more than needed shows that there are enough.
-        found += [f"Ethernet{at}" for at in range(first, last + 1, max(1, step))[: count + 1]]
-    if len(found) < count:
-        raise NetworkError(f"{where}: {name} has {count} ports, and {len(found)} names")
-    if len(set(found[:count])) < count:
-        raise NetworkError(f"{where}: a port of {name} is named twice")
-    return found[:count]
 
 
 def sonic(network: Network, topology: Topology, name: str) -> Config:
@@ -214,34 +192,98 @@ cma_roce_tos -d "$2" -t {tclass}
 """
 
 
-def section(network: Network, topology: Topology) -> Section:
-    """Part 6 of the plan."""
-    part = Section("Settings for devices")
+def _alpha(part: Section, network: Network, system: str, name: str) -> None:
+    alpha = network.pfc.alpha
+    exact = settable(alpha, system)
+    more = f", dynamic_th {power(alpha)} is {exact:g}" if system == "sonic" else f", it sets {exact:g}"
+    part.check(f"{name} can set alpha", exact == alpha, f"alpha {alpha:g}{more}", otherwise=Verdict.WARNING)
+
+
+def _sonic_switches(part: Section, network: Network, topology: Topology, names: list[str]) -> None:
     refused = []
-    for name in topology.switches:
+    for name in names:
         config = sonic(network, topology, name)
         refused += [f"{name}: {fault}" for fault in schema.faults(config)]
         part.files[f"sonic-{name}.json"] = json.dumps(config, indent=2) + "\n"
+    part.check(
+        "SONiC's models accept the fragments",
+        not refused,
+        refused[0] if refused else f"{len(names)} switches, {len(schema.TABLES)} tables",
+    )
+    _alpha(part, network, "sonic", "SONiC")
+    part.remarks.append(
+        "SONiC has no table that rewrites a DSCP by UDP port on every platform: set the boundary rules of "
+        "part 1 with your platform's ACLs, or at the hosts."
+    )
+
+
+def _eos_headroom(part: Section, network: Network, topology: Topology, name: str) -> None:
+    """One headroom for all ports takes more of the memory than the plan's."""
+    division = buffers(network, topology, name)
+    largest = max(division.headroom)
+    left = division.shared + division.reserved - division.classes * largest * division.ports
+    part.check(
+        f"{name}: EOS' one headroom for all ports fits",
+        left > 0,
+        f"{largest} cells for each of {division.ports} ports leave {left} cells to share, "
+        f"{division.shared} were planned",
+    )
+
+
+def _junos_marks(part: Section, name: str, found: Target) -> None:
+    """Marking in whole percents of a queue."""
+    port = min(found.ports, key=lambda each: each.kmin)
+    low, high = junos.fills(found, port)
+    queue = found.total * (100 - junos.MULTICAST - junos.partitions(found)[2]) / 100
+    sets = low * queue / 100, high * queue / 100
+    near = abs(sets[0] - port.kmin) <= port.kmin / 4 and abs(sets[1] - port.kmax) <= port.kmax / 4
+    part.check(
+        f"{name}: Junos can set Kmin and Kmax",
+        near,
+        f"planned {port.kmin / 1000:.0f} and {port.kmax / 1000:.0f} kB; {low} and {high} % of a queue of "
+        f"{queue / 1e6:.1f} MB are {sets[0] / 1000:.0f} and {sets[1] / 1000:.0f} kB",
+        otherwise=Verdict.WARNING,
+    )
+
+
+def _other_switches(part: Section, network: Network, topology: Topology, system: str) -> None:
+    title, file, write = SYSTEMS[system]
+    kinds: set[str] = set()
+    for name, switch in topology.switches.items():
+        if switch.system != system:
+            continue
+        found = target(network, topology, name)
+        part.files[file.format(name)] = write(found)
+        if switch.name in kinds:
+            continue
+        kinds.add(switch.name)
+        if system == "eos":
+            _eos_headroom(part, network, topology, name)
+        if system == "junos":
+            _junos_marks(part, name, found)
+    _alpha(part, network, system, title)
+    part.remarks.append(
+        f"Commands for {title} follow its public documentation and were tried on no switch: compare them "
+        "with what yours offers before you apply them. The boundary rules of part 1 are not among them."
+    )
+    if system == "eos":
+        part.remarks.append("EOS' watchdog looks at queues with guaranteed bandwidth only.")
+
+
+def section(network: Network, topology: Topology) -> Section:
+    """Part 6 of the plan."""
+    part = Section("Settings for devices")
+    by_system: dict[str, list[str]] = {}
+    for name, switch in topology.switches.items():
+        by_system.setdefault(switch.system, []).append(name)
+    for system, names in by_system.items():
+        if system == "sonic":
+            _sonic_switches(part, network, topology, names)
+        else:
+            _other_switches(part, network, topology, system)
     for group in network.hosts:
         if group.roce:
             first = next(name for name, each in topology.hosts.items() if each is group)
             length = max(port.link.length_m for port in topology.ports[first])
             part.files[f"host-{group.name}.sh"] = host_commands(network, length)
-    part.check(
-        "SONiC's models accept the fragments",
-        not refused,
-        refused[0] if refused else f"{len(topology.switches)} switches, {len(schema.TABLES)} tables",
-    )
-    alpha = network.pfc.alpha
-    exact = 2.0 ** _dynamic(alpha)
-    part.check(
-        "SONiC can set alpha",
-        exact == alpha,
-        f"alpha {alpha:g}, dynamic_th {_dynamic(alpha)} is {exact:g}",
-        otherwise=Verdict.WARNING,
-    )
-    part.remarks.append(
-        "SONiC has no table that rewrites a DSCP by UDP port on every platform: set the boundary rules of "
-        "part 1 with your platform's ACLs, or at the hosts."
-    )
     return part

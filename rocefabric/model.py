@@ -71,8 +71,10 @@ class Switch:
     latency_ns: float = field(default=800, metadata=_at_least(0))
     #: Whether ports to hosts classify by UDP port and DSCP, and rewrite the DSCP of everything else.
     boundary: bool = True
-    #: SONiC's names of the ports, in the order of the links in the file; a range is "Ethernet[0-124/4]". By
-    #: default Ethernet0, Ethernet4, ...
+    #: Its operating system: what its settings are written for.
+    system: str = field(default="sonic", metadata={"one_of": ("sonic", "cumulus", "eos", "junos")})
+    #: That system's names of the ports, in the order of the links in the file; a range is
+    #: "Ethernet[0-124/4]". By default Ethernet0, Ethernet4, ...; swp1, ...; Ethernet1, ...; et-0/0/0, ...
     interfaces: list[str] = field(default_factory=list)
     #: DSCP to queue, where it differs from the network's. Keys are decimal numbers.
     dscp_queue: dict[str, int] = field(default_factory=dict)
