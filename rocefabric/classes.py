@@ -43,7 +43,7 @@ class Marking:
     """Which DSCP goes to which queue, and how the queues are served."""
 
     #: Values for keys that are not given.
-    preset: str = field(default="ucloud", metadata={"one_of": tuple(PRESETS)})
+    preset: str = field(default="ucloud", metadata={"one_of": tuple(PRESETS), "presets": PRESETS})
     roce_dscp: int = field(default=46, metadata={"least": 0, "most": 63})
     roce_queue: int = field(default=5, metadata={"least": 0, "most": 7})
     #: What hosts file RoCE's DSCP under. -1: its upper three bits, as adapters do it by themselves.

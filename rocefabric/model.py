@@ -9,13 +9,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import reprlib
-import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from .classes import PRESETS, Marking
+from .classes import Marking
 from .errors import NetworkError
-from .positions import positions
+from .reading import Reader, parse_toml, read_text
 
 if TYPE_CHECKING:
     import os
@@ -44,10 +43,8 @@ ROCE_HEADERS = 62
 #: Preamble and gap between frames: on the wire, not in the buffer.
 WIRE_EXTRA = 20
 
-#: Of a file: its size, what it describes, and any number in it.
-_MOST_BYTES = 4 << 20
+#: What a file may describe.
 _MOST_MEMBERS, _MOST_CABLES = 20_000, 100_000
-_MOST_NUMBER = 1e12
 
 _NAME = re.compile(r"\w[\w.-]{0,63}")
 
@@ -223,63 +220,8 @@ TABLES: dict[str, Callable[..., Any]] = {
 }
 
 
-class _Reader:
-    """Turns tables into dataclasses, with `file:line` in each error."""
-
-    def __init__(self, file: str, lines: Mapping[Path, int]) -> None:
-        self.file = file
-        self.lines = lines
-
-    def fail(self, path: Path, text: str) -> NetworkError:
-        at = path
-        while at and at not in self.lines:
-            at = at[:-1]
-        return NetworkError(f"{self.file}:{self.lines.get(at, 1)}: {text}")
-
-    def table(self, kind: Callable[..., _T], raw: object, path: Path) -> _T:
-        if not isinstance(raw, dict):
-            raise self.fail(path, f"[{path[0]}] must be a table")
-        fields = {each.name: each for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
-        if kind is Marking and "preset" in raw:
-            self.value(fields["preset"], raw["preset"], (*path, "preset"))
-            raw = PRESETS[raw["preset"]] | raw
-        for key in raw:
-            if key not in fields:
-                known = ", ".join(fields)
-                raise self.fail((*path, key), f"unknown key {key!r} in [{path[0]}]; there are: {known}")
-        values = {key: self.value(fields[key], given, (*path, key)) for key, given in raw.items()}
-        for each in fields.values():
-            required = each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
-            if required and each.name not in values:
-                raise self.fail(path, f"[{path[0]}] has no {each.name!r}")
-        return kind(**values)
-
-    def value(self, wanted: dataclasses.Field[Any], given: object, path: Path) -> object:
-        kind = str(wanted.type)
-        ok = {
-            "int": isinstance(given, int) and not isinstance(given, bool),
-            "float": isinstance(given, int | float) and not isinstance(given, bool),
-            "bool": isinstance(given, bool),
-            "str": isinstance(given, str) and given != "",
-            "dict[str, int]": isinstance(given, dict),
-            "list[str]": isinstance(given, list) and all(isinstance(each, str) for each in given),
-        }[kind]
-        if not ok:
-            what = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
-            what["list[str]"] = "a list of texts"
-            wants = what.get(kind, "a table of whole numbers")
-            raise self.fail(path, f"{path[-1]} = {reprlib.repr(given)} is not {wants}")
-        limits = wanted.metadata
-        if isinstance(given, int | float):
-            if not -_MOST_NUMBER <= given <= _MOST_NUMBER:  # also what is no number
-                raise self.fail(path, f"{path[-1]} is no number up to {_MOST_NUMBER:.0e}")
-            if given < limits.get("least", given):
-                raise self.fail(path, f"{path[-1]} = {given} is less than {limits['least']}")
-            if given > limits.get("most", given):
-                raise self.fail(path, f"{path[-1]} = {given} is more than {limits['most']}")
-        if given not in limits.get("one_of", (given,)):
-            raise self.fail(path, f"{path[-1]} = {given!r} is none of: {', '.join(limits['one_of'])}")
-        return float(given) if kind == "float" and isinstance(given, int) else given
+class _Reader(Reader):
+    """Reads a network."""
 
     def network(self, raw: dict[str, Any]) -> Network:
         tables = TABLES
@@ -297,12 +239,9 @@ class _Reader:
             if key in raw:
                 values[key] = self.table(kind, raw[key], (key,))
         for key, kind in lists.items():
-            rows = raw.get(key, [])
-            if not isinstance(rows, list):
-                raise self.fail((key,), f"write [[{key}]], once for each group")
-            if not rows:
+            values[key] = self.rows(kind, raw.get(key, []), key)
+            if not values[key]:
                 raise NetworkError(f"{self.file}:1: the network has no [[{key}]]")
-            values[key] = tuple(self.table(kind, row, (key, at)) for at, row in enumerate(rows))
         network = Network(name=str(name), mtu=mtu, file=self.file, lines=self.lines, **values)
         self.judge(network)
         return network
@@ -395,15 +334,8 @@ def parse(text: str, file: str = "network") -> Network:
     :param file: the name that errors show.
     :raises NetworkError: with `file:line` and what is wrong there.
     """
-    try:
-        raw = tomllib.loads(text)
-    except RecursionError:
-        raise NetworkError(f"{file}:1: tables or lists are nested too deeply") from None
-    except ValueError as error:  # tomllib's own, or that of a number with thousands of digits
-        line = str(error).rpartition("at line ")[2].split(",")[0]
-        at = line if line.isdecimal() else str(len(text.splitlines()) or 1)
-        raise NetworkError(f"{file}:{at}: {error}") from None
-    return _Reader(file, positions(text)).network(raw)
+    raw, lines = parse_toml(text, file)
+    return _Reader(file, lines).network(raw)
 
 
 def load(path: str | os.PathLike[str]) -> Network:
@@ -412,12 +344,4 @@ def load(path: str | os.PathLike[str]) -> Network:
     :raises NetworkError: with `file:line` and what is wrong there.
     :raises OSError: if the file cannot be read.
     """
-    with open(path, "rb") as stream:
-        data = stream.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise NetworkError(f"{path}:1: the file has more than {_MOST_BYTES} bytes")
-    try:
-        return parse(data.decode(), str(path))
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise NetworkError(f"{path}:{line}: the file is not UTF-8") from None
+    return parse(read_text(path), str(path))
