@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .simulate import Outcome
     from .store import Store
 
-__all__ = ["Job", "dask", "one", "pool", "run", "work"]
+__all__ = ["Job", "dask", "job", "one", "pool", "run", "work"]
 
 #: Raise it when the engine or a traffic model gives other results: what is stored is then computed again.
 VERSION = 4
@@ -37,21 +37,37 @@ class Job:
     profile: str = "sigcomm15"
     #: What a sweep has set, to be stored with the outcome.
     settings: Mapping[str, float] = field(default_factory=dict)
+    #: Instead of the model of this name.
+    own: simulate.Traffic | None = None
 
     def key(self) -> str:
-        """Names network and senders in a store: other settings, other results."""
-        return key_of(self.network, self.profile)
+        """Names network, senders and traffic in a store: other settings, other results."""
+        return key_of(self.network, self.profile, self.own)
 
 
-def key_of(network: Network, profile: str) -> str:
+def job(
+    network: Network,
+    which: str | simulate.Traffic,
+    seed: int = 1,
+    profile: str = "sigcomm15",
+    settings: Mapping[str, float] | None = None,
+) -> Job:
+    """Of a traffic model by its name, or of traffic of one's own."""
+    if isinstance(which, str):
+        return Job(network, which, seed, profile, settings or {})
+    return Job(network, which.name, seed, profile, settings or {}, which)
+
+
+def key_of(network: Network, profile: str, own: simulate.Traffic | None = None) -> str:
     """Names the network and the senders in a store: other settings, other results."""
     plain = replace(network, file="", lines={})
-    return hashlib.sha256(f"{VERSION} {plain!r} {profile}".encode()).hexdigest()[:16]
+    more = "" if own is None else f" {own!r}"
+    return hashlib.sha256(f"{VERSION} {plain!r} {profile}{more}".encode()).hexdigest()[:16]
 
 
-def one(network: Network, name: str, seed: int, profile: str) -> Outcome:
-    """One traffic model in one simulation; runs in a process of its own."""
-    found = traffic.make(name, build(network), seed)
+def one(network: Network, name: str, seed: int, profile: str, own: simulate.Traffic | None = None) -> Outcome:
+    """One traffic model, or traffic of one's own, in one simulation; runs in a process of its own."""
+    found = traffic.make(name, build(network), seed) if own is None else own
     return simulate.run(simulate.assemble(network, found, seed=seed, profile=profile), seed=seed)
 
 
@@ -106,8 +122,9 @@ def work(
     :param progress: called for each outcome, with whether it came from the store.
     :raises KeyError: if there is no such traffic model.
     """
-    for job in jobs:
-        traffic.MODELS[job.name]
+    for each in jobs:
+        if each.own is None:
+            traffic.MODELS[each.name]
     found: dict[int, Outcome] = {}
     for at, job in enumerate(jobs):
         if store is not None and (old := store.get(job.key(), job.name, job.seed)) is not None:
@@ -122,7 +139,7 @@ def work(
         for at in missing:
             job = jobs[at]
             plain = replace(job.network, lines={})
-            waiting[workshop.submit(one, plain, job.name, job.seed, job.profile)] = at
+            waiting[workshop.submit(one, plain, job.name, job.seed, job.profile, job.own)] = at
         for future in as_completed(waiting):
             job, outcome = jobs[waiting[future]], future.result()
             found[waiting[future]] = outcome
@@ -135,7 +152,7 @@ def work(
 
 def run(
     network: Network,
-    names: Iterable[str],
+    names: Iterable[str | simulate.Traffic],
     *,
     seeds: Sequence[int] = (1,),
     profile: str = "sigcomm15",
@@ -143,7 +160,9 @@ def run(
 ) -> list[Outcome]:
     """Simulate traffic models in one network; outcomes in the order of `names` and `seeds`.
 
+    :param names: of models, or traffic of one's own.
     :param how: as for `work`.
     :raises KeyError: if there is no such traffic model.
     """
-    return work([Job(network, name, seed, profile) for name in names for seed in seeds], **how)
+    jobs = [job(network, each, seed, profile) for each in names for seed in seeds]
+    return work(jobs, **how)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from .model import Network
-    from .simulate import Outcome
+    from .simulate import Outcome, Traffic
     from .store import Store
 
 __all__ = ["MODELS", "Trial", "apply", "tune", "usual_models"]
@@ -81,7 +81,7 @@ def tune(
     network: Network,
     *,
     trials: int = 40,
-    models: Sequence[str] | None = None,
+    models: Sequence[str | Traffic] | None = None,
     seed: int = 1,
     profile: str = "sigcomm15",
     store: Store | None = None,
@@ -92,7 +92,7 @@ def tune(
 
     Needs the extra `aiordma[fabric]`. The same seed tries the same settings.
 
-    :param models: traffic models; by default `usual_models`.
+    :param models: traffic models, or traffic of one's own; by default `usual_models`.
     :param seed: of the search, and of the first traffic; each setting meets two.
     :raises ImportError: without Optuna.
     """

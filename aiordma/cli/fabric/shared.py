@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..whole_file import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
-    from typing import Any
 
     from rich.console import Console
 
     from rocefabric.model import Network
+    from rocefabric.simulate import Traffic
     from rocefabric.store import Store
 
 __all__ = [
-    "DASK",
     "FILE",
     "FOLDER",
     "JOBS",
     "NETWORK",
     "PROFILE",
-    "RESULTS",
     "SEEDS",
+    "TRAFFIC",
+    "Means",
     "chosen",
     "console",
     "load",
+    "means",
+    "own_traffic",
     "resources",
     "show",
 ]
@@ -41,19 +45,26 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 # As in `rocefabric.dcqcn`, without importing it for every command.
 PROFILES = ["sigcomm15", "connectx", "ns3", "none"]
-RESULTS = click.option(
+_RESULTS = click.option(
     "--results",
     type=click.Path(path_type=Path),
     help="Keep results there; what is there is not computed again. A folder of Parquet files if the name "
     "ends with .parquet, an SQLite file otherwise.",
 )
-DASK = click.option(
+_DASK = click.option(
     "--dask",
     metavar="ADDRESS",
     help="Run on the workers of this Dask scheduler, such as tcp://10.0.0.1:8786.",
 )
 JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes; one for each CPU by default.")
 SEEDS = click.option("--seed", "seeds", type=int, multiple=True, default=(1,), show_default=True)
+TRAFFIC = click.option(
+    "--traffic",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Traffic of your own, a TOML file with [[transfers]]; or several.",
+)
 PROFILE = click.option(
     "--profile",
     type=click.Choice(PROFILES),
@@ -71,6 +82,27 @@ def load(path: Path) -> Network:
         return load(path)
     except NetworkError as error:
         raise click.ClickException(str(error)) from None
+
+
+def own_traffic(files: tuple[Path, ...], network: Network) -> list[Traffic]:
+    """What files say that the hosts do, each with a name of its own."""
+    if not files:
+        return []
+    from rocefabric import own
+    from rocefabric.errors import NetworkError
+    from rocefabric.topology import build
+
+    try:
+        topology = build(network)
+        found = [own.make(own.load(path), topology) for path in files]
+    except NetworkError as error:
+        raise click.ClickException(str(error)) from None
+    names = [each.name for each in found]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            text = f"{files[at]}:1: the name {name!r} is that of other traffic: give it another"
+            raise click.ClickException(text)
+    return found
 
 
 def console() -> Console:
@@ -91,13 +123,32 @@ def show(text: str, to: Path | None) -> None:
         write_whole(to, text)
 
 
+@dataclass(frozen=True)
+class Means:
+    """Where results are kept, and what runs the simulations."""
+
+    results: Path | None
+    dask: str | None
+
+
+def means(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds `--results` and `--dask` to a command, which gets both as `given`."""
+
+    @functools.wraps(command)
+    def call(results: Path | None, dask: str | None, **rest: Any) -> None:
+        command(given=Means(results, dask), **rest)
+
+    return _RESULTS(_DASK(call))
+
+
 @contextlib.contextmanager
-def resources(results: Path | None, dask: str | None) -> Iterator[dict[str, Any]]:
+def resources(given: Means) -> Iterator[dict[str, Any]]:
     """The store and the executor that the options name, as arguments of `suite.work`."""
     from rocefabric import store, suite
     from rocefabric.errors import NetworkError
 
     with contextlib.ExitStack() as stack:
+        results, dask = given.results, given.dask
         found: Store | None = None
         executor: Executor | None = None
         try:

@@ -7,13 +7,27 @@ from typing import TYPE_CHECKING
 import click
 
 from ..whole_file import write_whole
-from .shared import DASK, FILE, JOBS, NETWORK, PROFILE, RESULTS, SEEDS, chosen, load, resources
+from .shared import (
+    FILE,
+    JOBS,
+    NETWORK,
+    PROFILE,
+    SEEDS,
+    TRAFFIC,
+    chosen,
+    load,
+    means,
+    own_traffic,
+    resources,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocefabric.simulate import Outcome
+    from rocefabric.simulate import Outcome, Traffic
     from rocefabric.suite import Job
+
+    from .shared import Means
 
 __all__ = ["simulate"]
 
@@ -34,28 +48,44 @@ def _show_row(cells: tuple[str, ...], width: int) -> None:
 @click.command()
 @NETWORK
 @click.option("--model", "names", multiple=True, help="A traffic model, or several; all of them by default.")
+@TRAFFIC
 @click.option(
     "--list", is_flag=True, is_eager=True, expose_value=False, callback=_list_models, help="List models."
 )
 @SEEDS
 @PROFILE
-@RESULTS
-@DASK
+@means
 @click.option("--html", type=FILE, help="Write tables and drawings there.")
 @JOBS
 def simulate(
     network: Path,
     names: tuple[str, ...],
+    files: tuple[Path, ...],
     seeds: tuple[int, ...],
     profile: str,
-    results: Path | None,
-    dask: str | None,
+    given: Means,
     html: Path | None,
     jobs: int | None,
 ) -> None:
     """Send traffic through NETWORK with the planned settings, packet by packet, and judge it by the goals.
 
-    Ends with status 1 if anything lossless was dropped.
+    With --traffic only that is sent, unless --model names more. Ends with status 1 if anything lossless was
+    dropped.
+
+    \b
+    Examples:
+      aiordma fabric simulate network.toml --model incast-8-64k --model endless-4
+      aiordma fabric simulate network.toml --traffic backup.toml --seed 1 --seed 2
+      aiordma fabric simulate network.toml --traffic backup.toml --profile none    only pauses, no ECN
+
+    \b
+    Such a file (a name is a host, a group of hosts, or "*"):
+      name = "backup"
+      duration_us = 5000
+      [[transfers]]
+      source = "host"
+      target = "host1"
+      bytes = 1000000
     """
     from rocefabric import results as pages
     from rocefabric import suite
@@ -63,17 +93,19 @@ def simulate(
     from rocefabric.judge import reasons, summary
 
     found = load(network)
-    names = chosen(names or ("all",), found)
-    width = max(map(len, names)) + 1
+    own = own_traffic(files, found)
+    names = chosen(names if names or own else ("all",), found)
+    width = max(map(len, [*names, *(each.name for each in own)])) + 1
     _show_row(pages.HEAD, width)
 
     def progress(job: Job, outcome: Outcome, stored: bool) -> None:
         _show_row(pages.row(outcome, found), width)
 
-    work = [suite.Job(found, name, seed, profile) for name in names for seed in seeds]
+    models: list[str | Traffic] = [*names, *own]
+    work = [suite.job(found, each, seed, profile) for each in models for seed in seeds]
     try:
-        with resources(results, dask) as means:
-            outcomes = suite.work(work, workers=jobs, progress=progress, **means)
+        with resources(given) as how:
+            outcomes = suite.work(work, workers=jobs, progress=progress, **how)
     except NetworkError as error:
         raise click.ClickException(str(error)) from None
     click.echo()

@@ -6,14 +6,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .shared import DASK, JOBS, NETWORK, PROFILE, RESULTS, SEEDS, chosen, load, resources
+from .shared import (
+    JOBS,
+    NETWORK,
+    PROFILE,
+    SEEDS,
+    TRAFFIC,
+    chosen,
+    load,
+    means,
+    own_traffic,
+    resources,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocefabric.simulate import Outcome
+    from rocefabric.simulate import Outcome, Traffic
     from rocefabric.suite import Job
+
+    from .shared import Means
 
 __all__ = ["sweep"]
 
@@ -29,19 +42,19 @@ __all__ = ["sweep"]
     help="Values for a key of the file, with commas between them; with several options, all combinations.",
 )
 @click.option("--model", "names", multiple=True, help="A traffic model, or several; four kinds by default.")
+@TRAFFIC
 @SEEDS
 @PROFILE
-@RESULTS
-@DASK
+@means
 @JOBS
 def sweep(
     network: Path,
     settings: tuple[str, ...],
     names: tuple[str, ...],
+    files: tuple[Path, ...],
     seeds: tuple[int, ...],
     profile: str,
-    results: Path | None,
-    dask: str | None,
+    given: Means,
     jobs: int | None,
 ) -> None:
     """Simulate variants of NETWORK: every combination of settings, with every traffic model and seed.
@@ -59,22 +72,24 @@ def sweep(
     from rocefabric.judge import summary
 
     found = load(network)
-    names = chosen(names, found) or tune.MODELS
+    own = own_traffic(files, found)
+    names = chosen(names, found) or (() if own else tune.MODELS)
+    models: list[str | Traffic] = [*names, *own]
     try:
         work = [
-            suite.Job(variant, name, seed, profile, values)
+            suite.job(variant, each, seed, profile, values)
             for values, variant in sweeps.variants(found, sweeps.parse_settings(settings))
-            for name in names
+            for each in models
             for seed in seeds
         ]
-        with resources(results, dask) as means:
-            outcomes = suite.work(work, workers=jobs, progress=_sweep_progress(len(work)), **means)
+        with resources(given) as how:
+            outcomes = suite.work(work, workers=jobs, progress=_sweep_progress(len(work)), **how)
     except NetworkError as error:
         raise click.ClickException(str(error)) from None
-    each = len(names) * len(seeds)
-    for at in range(0, len(work), each):
+    count = len(models) * len(seeds)
+    for at in range(0, len(work), count):
         click.echo(f"\n{_settings_text(work[at])}")
-        for what, met, numbers in summary(outcomes[at : at + each], found.goals):
+        for what, met, numbers in summary(outcomes[at : at + count], found.goals):
             click.echo(f"  {'ok' if met else 'missed':7} {what}: {numbers}")
 
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ..whole_file import write_whole
-from .shared import DASK, FILE, NETWORK, PROFILE, RESULTS, chosen, load, resources
+from .shared import FILE, NETWORK, PROFILE, TRAFFIC, chosen, load, means, own_traffic, resources
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rocefabric.tune import Trial
+
+    from .shared import Means
 
 __all__ = ["tune"]
 
@@ -25,20 +27,20 @@ __all__ = ["tune"]
     multiple=True,
     help="A traffic model, or several; four kinds and a large incast by default.",
 )
+@TRAFFIC
 @click.option("--trials", type=click.IntRange(1), default=40, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the search and its traffic.")
 @PROFILE
-@RESULTS
-@DASK
+@means
 @click.option("--svg", type=FILE, help="Draw throughput against latency there.")
 def tune(
     network: Path,
     names: tuple[str, ...],
+    files: tuple[Path, ...],
     trials: int,
     seed: int,
     profile: str,
-    results: Path | None,
-    dask: str | None,
+    given: Means,
     svg: Path | None,
 ) -> None:
     """Search Kmin, Kmax, Pmax and alpha for NETWORK, and show the settings that nothing beats."""
@@ -53,17 +55,17 @@ def tune(
         )
 
     found = load(network)
-    names = chosen(names, found)
+    names, own = chosen(names, found), own_traffic(files, found)
     try:
-        with resources(results, dask) as means:
+        with resources(given) as how:
             tried = search.tune(
                 found,
                 trials=trials,
-                models=names or None,
+                models=[*names, *own] or None,
                 seed=seed,
                 profile=profile,
                 progress=show,
-                **means,
+                **how,
             )
     except ImportError:
         raise click.ClickException("the search needs Optuna: pip install 'aiordma[fabric]'") from None

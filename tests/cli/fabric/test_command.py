@@ -78,3 +78,49 @@ def test_a_search(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert done.output.count("Kmin") >= 3
     assert drawing.read_text(encoding="utf-8").count("<circle") == 2
+
+
+OWN = '[[transfers]]\nsource = "host"\ntarget = "host1"\nbytes = 20000\n'
+
+
+def test_own_traffic(tmp_path: Path) -> None:
+    network, one, other = tmp_path / "net.toml", tmp_path / "one.toml", tmp_path / "other.toml"
+    network.write_text(STAR.format(hosts=5, more=""), encoding="utf-8")
+    one.write_text(OWN, encoding="utf-8")
+    other.write_text(f'name = "nightly"\n{OWN}', encoding="utf-8")
+    arguments = ["fabric", "simulate", str(network), "--jobs", "1"]
+    done = CliRunner().invoke(main, [*arguments, "--traffic", str(one), "--traffic", str(other)])
+    assert done.exit_code == 0, done.output
+    rows = [line.split()[0] for line in done.output.splitlines() if "4 of 4" in line]
+    assert sorted(rows) == ["nightly", "own"]
+    assert "incast" not in done.output
+    done = CliRunner().invoke(
+        main, [*arguments, "--traffic", str(one), "--model", "incast-2-64k", "--profile", "none"]
+    )
+    assert done.exit_code == 0, done.output
+    assert {"own", "incast-2-64k"} <= {line.split(" ")[0] for line in done.output.splitlines()}
+    done = CliRunner().invoke(main, [*arguments, "--traffic", str(one), "--traffic", str(one)])
+    assert done.exit_code == 1
+    assert f"{one}:1: the name 'own' is that of other traffic" in done.output
+
+
+def test_own_traffic_is_swept_and_searched(tmp_path: Path) -> None:
+    network, own = tmp_path / "net.toml", tmp_path / "own.toml"
+    network.write_text(STAR.format(hosts=3, more=""), encoding="utf-8")
+    own.write_text(OWN, encoding="utf-8")
+    how = [str(network), "--traffic", str(own)]
+    done = CliRunner().invoke(main, ["fabric", "sweep", *how, "--set", "pfc.alpha=0.5,1", "--jobs", "1"])
+    assert done.exit_code == 0, done.output
+    assert done.output.count("own seed 1") == 2
+    done = CliRunner().invoke(main, ["fabric", "tune", *how, "--trials", "1"])
+    assert done.exit_code == 0, done.output
+
+
+def test_wrong_traffic_is_named_with_its_line(tmp_path: Path) -> None:
+    network, own = tmp_path / "net.toml", tmp_path / "own.toml"
+    network.write_text(STAR.format(hosts=3, more=""), encoding="utf-8")
+    own.write_text(OWN.replace("host1", "host9"), encoding="utf-8")
+    for command in (["simulate"], ["tune"], ["sweep", "--set", "pfc.alpha=1"]):
+        done = CliRunner().invoke(main, ["fabric", *command, str(network), "--traffic", str(own)])
+        assert done.exit_code == 1
+        assert f"{own}:3: there is no host and no group of hosts 'host9'" in done.output
