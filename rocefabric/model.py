@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .classes import Marking
 from .errors import NetworkError
-from .reading import Reader, parse_toml, read_text
+from .reading import Reader, parse_json, parse_toml, read_text
 
 if TYPE_CHECKING:
     import os
@@ -339,9 +339,15 @@ def parse(text: str, file: str = "network") -> Network:
 
 
 def load(path: str | os.PathLike[str]) -> Network:
-    """Read a network from its TOML file.
+    """Read a network from its TOML file, or from JSON with the same tables if its name ends with `.json`.
 
     :raises NetworkError: with `file:line` and what is wrong there.
     :raises OSError: if the file cannot be read.
     """
-    return parse(read_text(path), str(path))
+    text, file = read_text(path), str(path)
+    if not file.endswith(".json"):
+        return parse(text, file)
+    raw = parse_json(text, file)
+    if not isinstance(raw, dict):
+        raise NetworkError(f"{file}:1: a network is an object, with the tables of a TOML file")
+    return _Reader(file, {}).network(raw)

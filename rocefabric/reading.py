@@ -6,6 +6,7 @@ Every error has `file:line`. A field's limits are in its metadata: `least`, `mos
 from __future__ import annotations
 
 import dataclasses
+import json
 import reprlib
 import tomllib
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from .positions import Path
 
-__all__ = ["Reader", "parse_toml", "read_text"]
+__all__ = ["Reader", "parse_json", "parse_toml", "read_text"]
 
 #: Of a file: its size, and any number in it.
 _MOST_BYTES = 4 << 20
@@ -110,6 +111,23 @@ def parse_toml(text: str, file: str) -> tuple[dict[str, Any], Mapping[Path, int]
         line = str(error).rpartition("at line ")[2].split(",")[0]
         at = line if line.isdecimal() else str(len(text.splitlines()) or 1)
         raise NetworkError(f"{file}:{at}: {error}") from None
+
+
+def parse_json(text: str, file: str) -> Any:
+    """The value in a JSON file.
+
+    :raises NetworkError: with `file:line`, if it is none.
+    """
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no number")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise NetworkError(f"{file}:1: values are nested too deeply") from None
+    except ValueError as error:  # also that of a number with thousands of digits
+        raise NetworkError(f"{file}:{getattr(error, 'lineno', 1)}: {error}") from None
 
 
 def read_text(path: str | os.PathLike[str], most_bytes: int = _MOST_BYTES) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .discover import discover
 from .plan import plan
 from .simulate import simulate
 from .sweep import sweep
@@ -18,6 +19,7 @@ def fabric() -> None:
 
     \b
     Examples:
+      aiordma fabric discover leaf1.json leaf2.json -o network.toml          describe it, from LLDP
       aiordma fabric plan examples/fabric/clos64.toml                        settings, and what they rest on
       aiordma fabric plan examples/fabric/clos64.toml --settings build/plan  files for switches and hosts, too
       aiordma fabric simulate examples/fabric/clos64.toml --model incast-8-64k
@@ -26,5 +28,5 @@ def fabric() -> None:
     """
 
 
-for _each in (plan, simulate, sweep, tune):
+for _each in (discover, plan, simulate, sweep, tune):
     fabric.add_command(_each)

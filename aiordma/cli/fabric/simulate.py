@@ -24,6 +24,7 @@ from .shared import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rocefabric.model import Goals
     from rocefabric.simulate import Outcome, Traffic
     from rocefabric.suite import Job
 
@@ -45,6 +46,18 @@ def _show_row(cells: tuple[str, ...], width: int) -> None:
     click.echo("  ".join([first.ljust(width), *(cell.rjust(11) for cell in rest)]))
 
 
+def _show_goals(outcomes: list[Outcome], goals: Goals) -> None:
+    from rocefabric.judge import reasons, summary
+
+    click.echo()
+    for what, met, numbers in summary(outcomes, goals):
+        click.echo(f"{'ok' if met else 'missed':7} {what}: {numbers}")
+    for outcome in outcomes:
+        if texts := reasons(outcome, goals):
+            click.echo(f"        {outcome.traffic}, seed {outcome.seed}: {'; '.join(texts)}")
+
+
+# long: what it teaches
 @click.command()
 @NETWORK
 @click.option("--model", "names", multiple=True, help="A traffic model, or several; all of them by default.")
@@ -80,8 +93,6 @@ def simulate(
 
     \b
     Such a file (a name is a host, a group of hosts, or "*"):
-      name = "backup"
-      duration_us = 5000
       [[transfers]]
       source = "host"
       target = "host1"
@@ -90,7 +101,6 @@ def simulate(
     from rocefabric import results as pages
     from rocefabric import suite
     from rocefabric.errors import NetworkError
-    from rocefabric.judge import reasons, summary
 
     found = load(network)
     own = own_traffic(files, found)
@@ -108,12 +118,7 @@ def simulate(
             outcomes = suite.work(work, workers=jobs, progress=progress, **how)
     except NetworkError as error:
         raise click.ClickException(str(error)) from None
-    click.echo()
-    for what, met, numbers in summary(outcomes, found.goals):
-        click.echo(f"{'ok' if met else 'missed':7} {what}: {numbers}")
-    for outcome in outcomes:
-        if texts := reasons(outcome, found.goals):
-            click.echo(f"        {outcome.traffic}, seed {outcome.seed}: {'; '.join(texts)}")
+    _show_goals(outcomes, found.goals)
     if html is not None:
         write_whole(html, pages.to_html(found, outcomes))
     if any(outcome.lossless_drops for outcome in outcomes):
