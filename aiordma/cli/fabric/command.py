@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .compare import compare
 from .discover import discover
 from .plan import plan
 from .simulate import simulate
@@ -24,9 +25,10 @@ def fabric() -> None:
       aiordma fabric plan examples/fabric/clos64.toml --settings build/plan  files for switches and hosts, too
       aiordma fabric simulate examples/fabric/clos64.toml --model incast-8-64k
       aiordma fabric sweep examples/fabric/clos64.toml --set ecn.kmin_cells=20,60 --model endless-4
+      aiordma fabric compare network.toml after --seconds 60                 what devices counted, beside it
       aiordma fabric tune examples/fabric/clos64.toml --trials 100           search better thresholds
     """
 
 
-for _each in (discover, plan, simulate, sweep, tune):
+for _each in (compare, discover, plan, simulate, sweep, tune):
     fabric.add_command(_each)

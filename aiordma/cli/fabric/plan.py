@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 import click
 
 from ..whole_file import make_folder, write_whole
-from .shared import FILE, FOLDER, NETWORK, console, load, show
+from .shared import FILE, FOLDER, FORMATS, NETWORK, load, show_report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["plan"]
 
-_FORMATS = ["terminal", "markdown", "html", "json"]
-
 
 @click.command()
 @NETWORK
-@click.option("--format", "kind", type=click.Choice(_FORMATS), default="terminal")
+@FORMATS
 @click.option("-o", "--output", type=FILE, help="Write the report there.")
 @click.option("--settings", type=FOLDER, help="Write the devices' settings there.")
 def plan(network: Path, kind: str, output: Path | None, settings: Path | None) -> None:
@@ -27,7 +25,7 @@ def plan(network: Path, kind: str, output: Path | None, settings: Path | None) -
 
     Ends with status 1 if a check is broken.
     """
-    from rocefabric import planner, render
+    from rocefabric import planner
     from rocefabric.errors import NetworkError
     from rocefabric.report import Verdict
 
@@ -35,11 +33,7 @@ def plan(network: Path, kind: str, output: Path | None, settings: Path | None) -
         report = planner.plan(load(network))
     except NetworkError as error:
         raise click.ClickException(str(error)) from None
-    if kind == "terminal" and output is None:
-        render.to_terminal(report, console())
-    else:
-        make = {"html": render.to_html, "json": render.to_json}.get(kind, render.to_markdown)
-        show(make(report), output)
+    show_report(report, kind, output)
     if settings is not None:
         make_folder(settings)
         for name, text in report.files().items():

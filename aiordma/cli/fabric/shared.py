@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rocefabric.model import Network
+    from rocefabric.report import Report
     from rocefabric.simulate import Traffic
     from rocefabric.store import Store
 
 __all__ = [
     "FILE",
     "FOLDER",
+    "FORMATS",
     "JOBS",
     "NETWORK",
     "PROFILE",
@@ -32,12 +34,12 @@ __all__ = [
     "TRAFFIC",
     "Means",
     "chosen",
-    "console",
     "load",
     "means",
     "own_traffic",
     "resources",
     "show",
+    "show_report",
 ]
 
 NETWORK = click.argument("network", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -64,6 +66,9 @@ TRAFFIC = click.option(
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Traffic of your own, a TOML file with [[transfers]]; or several.",
+)
+FORMATS = click.option(
+    "--format", "kind", type=click.Choice(["terminal", "markdown", "html", "json"]), default="terminal"
 )
 PROFILE = click.option(
     "--profile",
@@ -113,6 +118,17 @@ def console() -> Console:
         text = "the report on a terminal needs rich: pip install 'aiordma[fabric]'"
         raise click.ClickException(text) from None
     return Console()
+
+
+def show_report(report: Report, kind: str, output: Path | None) -> None:
+    """On the terminal with colours, or as text."""
+    from rocefabric import render
+
+    if kind == "terminal" and output is None:
+        render.to_terminal(report, console())
+    else:
+        make = {"html": render.to_html, "json": render.to_json}.get(kind, render.to_markdown)
+        show(make(report), output)
 
 
 def show(text: str, to: Path | None) -> None:
