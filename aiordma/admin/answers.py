@@ -15,6 +15,7 @@ from ..observe import connections as registered
 from ..observe.calls import past
 from ..verbs.qp import QpPath
 from . import actions
+from .counting import open_connections
 from .describe import KINDS, describe_connection, describe_valkey, mode_of
 from .holders import holders
 from .messages import (
@@ -280,7 +281,7 @@ def _totals(waker: Waker) -> Iterator[Struct]:
     counts, engines = registered.counts, _engines(waker)
     kinds = counts.connections.items()
     yield Totals(
-        open=sum(1 for _ in registered.of_loop(waker)),
+        open=open_connections(waker),
         links=sum(len(engine.all_groups) for engine in engines),
         connections={f"{KINDS.get(kind, kind)}/{side}/{path}": n for (kind, side, path), n in kinds},
         fell_back=counts.fallbacks.total(),

@@ -11,9 +11,12 @@ from .messages import Answer, Done, Identity
 if TYPE_CHECKING:
     from .page import Page
 
-__all__ = ["Loop"]
+__all__ = ["QUIET", "Loop"]
 
-State = Literal["answered", "refused", "stuck", "no answer", "not allowed"]
+State = Literal["answered", "refused", "stuck", "stopped", "no answer", "not allowed"]
+
+#: States that are nothing to worry about.
+QUIET: tuple[State, ...] = ("answered", "stopped")
 
 
 class Loop:
@@ -32,6 +35,11 @@ class Loop:
     def identity(self) -> Identity | None:
         """What it says of itself."""
         return next((part for part in self.parts if isinstance(part, Identity)), None)
+
+    @property
+    def is_quiet(self) -> bool:
+        """It has answered, or cannot, for a reason that is in order: its loop does not run."""
+        return self.state in QUIET
 
     def comes_by(self) -> bool:
         """Whether its page, read anew, says that the loop is at work."""

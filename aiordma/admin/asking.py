@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .page import Page
 
-__all__ = ["Loop", "ask", "loops"]
+__all__ = ["Loop", "ask", "is_stopped", "loops"]
 
 #: Conversations at a time, with one user and in all: no user takes all descriptors of a tool.
 _AT_A_TIME_OF_USER, _AT_A_TIME = 64, 256
@@ -29,6 +29,8 @@ _MOST_LOOPS = 4096
 _ALL_S = 60.0
 #: A loop that has been away for so long is stuck: its timer comes every second.
 _STUCK_S = 3.0
+#: One that has returned for so long is not asked: others run again at once.
+_RETURNED_S = 2 * page.BEAT_SECONDS
 
 
 def loops(wanted: Callable[[Page], bool] | None = None, pid: int | None = None) -> list[Loop]:
@@ -61,7 +63,10 @@ def ask(request: FromTool, whom: Iterable[Loop], patience_s: float = PATIENCE_S)
     """
     asked = list(whom)
     with selectors.DefaultSelector() as selector:
-        _Asker(selector, Question(request, patience_s), asked).run()
+        _Asker(
+            selector, Question(request, patience_s), [each for each in asked if not is_stopped(each)]
+        ).run()
+    _find_overtaken(asked)
     return [loop for loop in asked if loop.state != "no answer" or not loop.page.is_over]
 
 
@@ -128,9 +133,36 @@ class _Asker:
         conversation.sock.close()
 
 
+def is_stopped(loop: Loop) -> bool:
+    """Whether its event loop is known not to run: then it need not be asked."""
+    returned = loop.page.returned_s
+    if loop.page.thread_is_over:
+        loop.state, loop.text = "stopped", "the thread of its event loop has ended; the loop was not closed"
+    elif returned >= _RETURNED_S:
+        loop.state, loop.text = "stopped", f"its event loop returned {returned:.0f} s ago, and was not closed"
+    return loop.state == "stopped"
+
+
+def _find_overtaken(asked: Iterable[Loop]) -> None:
+    """A thread runs one event loop at a time: where another one has come by later in the same thread, the
+    loop that seems stuck had returned. (By an exception: it has not told.)"""
+    asked = list(asked)
+    last: dict[tuple[object, ...], int] = {}
+    for loop in asked:
+        key = (*loop.page.process, loop.page.thread)
+        last[key] = max(last.get(key, 0), loop.page.beat_ns)
+    for loop in asked:
+        page = loop.page
+        if loop.state == "stuck" and page.thread and last[(*page.process, page.thread)] > page.beat_ns:
+            loop.state = "stopped"
+            loop.text = f"its thread has run another event loop since it came by {page.silent_s:.0f} s ago"
+
+
 def _no_answer(loop: Loop, why: str) -> None:
     silent = loop.page.silent_s
-    if silent >= _STUCK_S:
+    if loop.page.returned_ns:
+        loop.state, loop.text = "stopped", "its event loop has returned, and was not closed"
+    elif silent >= _STUCK_S:
         loop.state = "stuck"
         loop.text = (
             f"its event loop has not come by for {silent:.0f} s; it had {loop.page.connections} connections"

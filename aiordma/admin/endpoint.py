@@ -18,12 +18,12 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from ..observe import connections
 from ..wake import clock
 from ..wake.accepting import WatchedListener
 from ..wake.base import run_guarded
 from ..wake.beside import start_thread
 from . import place
+from .counting import open_connections
 from .credentials import credentials
 from .page import BEAT_SECONDS, PageWriter, read
 
@@ -148,6 +148,7 @@ class Endpoint:
         _endpoints.add(self)
         self._watched = WatchedListener(waker, self._sock, self._accept)
         waker.at_loop_end(self.close, self._loop_closed)
+        waker.follow_runs(files.page.ran)
         self._beat()
 
     @property
@@ -161,7 +162,7 @@ class Endpoint:
     def _beat(self) -> None:
         engine = self.waker.locals.get("engine")
         done = 0 if engine is None else sum(each.poller.completions for each in engine.devices.engines)
-        self._files.page.beat(len(connections.of_loop(self.waker)), done)
+        self._files.page.beat(open_connections(self.waker), done)
         self._timer = self.waker.call_at(self.waker.now() + BEAT_SECONDS, self._beat)
 
     # ---- requests

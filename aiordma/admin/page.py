@@ -12,6 +12,7 @@ import os
 import stat
 import struct
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,10 @@ _MAGIC = b"aiordma1"
 #: Magic, generation, pid, pid namespace, start, beat, connections, completions; then loop and program.
 _FIXED = struct.Struct("=8sQQQQQQQ16s256s")
 _END = struct.Struct("=Q")
+#: The loop's thread, as the system numbers it, and when the loop returned (0: it runs). Older builds write
+#: zeros.
+_RUN = struct.Struct("=QQ")
+_RUN_AT = _FIXED.size + _END.size
 _BYTES = 4096
 
 
@@ -48,6 +53,24 @@ class Page(NamedTuple):
     #: asyncio, uvloop or trio
     loop: str
     program: str
+    #: the system's number of the loop's thread in its namespace; 0: not known
+    thread: int = 0
+    #: ``time.monotonic_ns()`` when the loop returned, and was not closed; 0: it runs, or has not told
+    returned_ns: int = 0
+
+    @property
+    def returned_s(self) -> float:
+        """Seconds since the loop returned; 0: it has not, as far as it has told."""
+        return max(0.0, (time.monotonic_ns() - self.returned_ns) / 1e9) if self.returned_ns else 0.0
+
+    @property
+    def thread_is_over(self) -> bool:
+        """The loop's thread is gone, as far as can be told from here."""
+        return (
+            self.thread != 0
+            and self.namespace == place.namespace()
+            and not place.has_thread(self.pid, self.thread)
+        )
 
     @property
     def silent_s(self) -> float:
@@ -101,7 +124,7 @@ class PageWriter:
     def __init__(self, home: Place, stem: str, loop: str) -> None:
         self._names = loop.encode()[:16], program().encode("utf-8", "replace")[:256]
         self._ids = os.getpid(), place.namespace(), place.started(os.getpid())
-        self._generation = 0
+        self._generation = self._thread = self._returned_ns = 0
         self._data = bytearray(_BYTES)
         draft = stem + place.DRAFT
         self._fd = home.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -115,8 +138,18 @@ class PageWriter:
 
     def beat(self, connections: int, completions: int) -> None:
         """The loop has come by. What cannot be written is not: the page looks as old as it is then."""
+        self._thread, self._returned_ns = threading.get_native_id(), 0
         with contextlib.suppress(OSError):
             self._write(connections, completions)
+
+    def ran(self, running: bool) -> None:
+        """The loop begins to run, or returns: with what cannot be written it looks stuck at worst. Short, for
+        there are programs whose every request is a run of its own."""
+        if running == (self._returned_ns == 0) or self._fd < 0:
+            return
+        self._returned_ns = 0 if running else time.monotonic_ns()
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, _END.pack(self._returned_ns), _RUN_AT + _RUN.size - _END.size)
 
     def _write(self, connections: int, completions: int) -> None:
         """:raises OSError:"""
@@ -125,6 +158,7 @@ class PageWriter:
         _FIXED.pack_into(self._data, 0, _MAGIC, *numbers, *self._names)
         # What is read while this is written has two generations.
         _END.pack_into(self._data, _FIXED.size, self._generation)
+        _RUN.pack_into(self._data, _RUN_AT, self._thread, self._returned_ns)
         if os.pwrite(self._fd, self._data, 0) != _BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -164,7 +198,9 @@ def _parse(data: bytes) -> Page | None:
     )
     if _END.unpack_from(data, _FIXED.size)[0] != generation:
         return None
-    return Page(pid, namespace, started, beat, connections, completions, _text(loop), _text(name))
+    names = _text(loop), _text(name)
+    run = _RUN.unpack_from(data, _RUN_AT)
+    return Page(pid, namespace, started, beat, connections, completions, *names, *run)
 
 
 def _text(data: bytes) -> str:

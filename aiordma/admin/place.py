@@ -25,6 +25,7 @@ __all__ = [
     "SOCKET",
     "Place",
     "at",
+    "has_thread",
     "innermost",
     "is_running",
     "makeable",
@@ -178,6 +179,11 @@ def started(pid: int) -> int:
 def is_running(pid: int, began: int) -> bool:
     """Whether the process that had this pid, and began then, is there."""
     return started(pid) == began
+
+
+def has_thread(pid: int, thread: int) -> bool:
+    """Whether the process has this thread; also if that cannot be seen."""
+    return os.path.exists(f"/proc/{pid}/task/{thread}") or not os.path.exists(f"/proc/{pid}/task/{pid}")
 
 
 def _status(pid: int, name: bytes) -> list[int]:

@@ -53,7 +53,8 @@ class Process(Struct):
     program: str
     #: asyncio, uvloop or trio
     loop: str
-    #: "answered"; "stuck": its timer is late; "no answer"; "refused"; "not allowed"
+    #: "answered"; "stuck": its timer is late; "stopped": it returned, and was not closed; "no answer";
+    #: "refused"; "not allowed"
     state: str
     #: why there is no answer
     text: str

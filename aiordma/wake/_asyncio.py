@@ -16,7 +16,7 @@ from . import clock
 from ._eager import EagerHosts
 from ._private import new_cancel_check, new_wake_ups, ready_queue
 from .base import SHARE_OPERATIONS, SHARE_SECONDS
-from .ending import Ending, refuse_other_loop
+from .ending import Ending, follow_runs, refuse_other_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -237,6 +237,9 @@ class AsyncioWaker:
 
     def at_loop_end(self, callback: EndCallback, when_closed: ClosedCallback | None = None) -> None:
         self._watched_end().add(callback, when_closed)
+
+    def follow_runs(self, told: Callable[[bool], None]) -> None:
+        follow_runs(self._loop, told)
 
     def bind(self, what: LoopBound) -> None:
         self._watched_end().bind(what)

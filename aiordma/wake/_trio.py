@@ -276,6 +276,9 @@ class TrioWaker:
         self._watch_end()
         self._ending.add(callback, when_closed)
 
+    def follow_runs(self, told: Callable[[bool], None]) -> None:
+        """Nothing to do: a run ends once, and in order."""
+
     def bind(self, what: LoopBound) -> None:
         self._watch_end()
         self._ending.bind(what)

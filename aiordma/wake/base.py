@@ -188,6 +188,10 @@ class Waker(Protocol):
             awaitable then.
         """
 
+    def follow_runs(self, told: Callable[[bool], None]) -> None:
+        """Call it with False when the loop is told to stop, or returns, and with True when it runs again. A
+        first run that an exception ends is not told, and neither are trio's, which end for good."""
+
     def bind(self, what: LoopBound) -> None:
         """Call ``what.loop_ended()`` when the loop ends, before the callbacks. Refers to it weakly."""
 

@@ -25,7 +25,14 @@ from .origin import Origin
 if TYPE_CHECKING:
     from .base import Callback, ClosedCallback, EndCallback, LoopBound, Waker
 
-__all__ = ["Ending", "UnclosedHook", "note_unclosed", "refuse_other_loop", "release_unclosed"]
+__all__ = [
+    "Ending",
+    "UnclosedHook",
+    "follow_runs",
+    "note_unclosed",
+    "refuse_other_loop",
+    "release_unclosed",
+]
 
 _log = logging.getLogger("aiordma.wake")
 
@@ -102,6 +109,32 @@ class Ending:
             loop.close = end_and_close  # type: ignore[method-assign]
         except AttributeError:
             _log.debug("%r does not allow its close() to be followed", loop)
+
+
+def follow_runs(loop: asyncio.AbstractEventLoop, told: Callable[[bool], None]) -> None:
+    """See :meth:`.base.Waker.follow_runs`. asyncio has no hook for it either: its runs call these two methods
+    of the loop, the first one from its last callback, when this is called too late to follow the second."""
+    stop, run_forever = loop.stop, loop.run_forever
+
+    def stop_and_tell() -> None:
+        stop()
+        told(False)
+
+    def run_and_tell() -> None:
+        if loop.is_running() or loop.is_closed():  # it refuses
+            run_forever()
+            return
+        told(True)
+        try:
+            run_forever()
+        finally:
+            told(False)
+
+    try:
+        loop.stop = stop_and_tell  # type: ignore[method-assign]
+        loop.run_forever = run_and_tell  # type: ignore[method-assign]
+    except AttributeError:
+        _log.debug("%r does not allow its runs to be followed", loop)
 
 
 def _no_loop_runs() -> bool:

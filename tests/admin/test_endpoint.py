@@ -42,10 +42,11 @@ from aiordma.admin.messages import (
 )
 from tests.health import until
 from tests.loops import LOOPS
-from tests.processes import process
+from tests.processes import PATIENCE, process
 from tests.world import DEVICE
 
 from .looking import EVERYTHING, ask_one, connected_to, drained, listed, loops_of, rows
+from .returned import returned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -370,6 +371,32 @@ def test_a_stuck_loop_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         other.say("wake up")
         assert other.hear() == "awake"
         assert ask_one(other.pid).state == "answered"
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("how", ["in order", "thread", "overtaken"])
+def test_a_loop_that_has_returned_is_stopped_not_stuck(
+    loop: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one whose thread has ended, and one that an exception has ended before another began."""
+    monkeypatch.setattr(asking, "_STUCK_S", 0.0)
+    with returned(loop, how) as other:
+        found = asking.ask(EVERYTHING, loops_of(other.pid), 0.05)
+        assert len(found) == (2 if how == "overtaken" else 1)
+        assert {each.state for each in found} == {"stopped"}, [each.text for each in found]
+
+
+def test_a_loop_that_runs_again_answers_and_returns_again() -> None:
+    with returned("asyncio", "in order") as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        (before,) = loops_of(other.pid)
+        assert before.page.returned_ns
+        other.stdin.write(f"{PATIENCE}\n")
+        other.stdin.flush()
+        anyio.run(until, lambda: loops_of(other.pid)[0].page.returned_ns == 0)
+        assert ask_one(other.pid).state == "answered"
+        other.kill()
 
 
 # ---- hostile and clumsy tools

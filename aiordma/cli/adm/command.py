@@ -59,22 +59,30 @@ def adm(context: click.Context, pid: int | None, program: str | None, everyone: 
 @adm.command(name="list")
 @click.pass_obj
 def list_(target: Target) -> None:
-    """List the processes."""
+    """List the processes: each event loop, also those that do not answer."""
+    from ...admin.messages import Show
     from ..tables import Column, seconds_text, table
 
-    found = target.loops(changes=False)
+    found = target.ask(Show(("totals",)), target.all_loops())
     if target.as_json:
-        for each in found:
-            each.state = "answered"
-        target.end(found, "")
+        target.end(found, "", status=0)
     columns = [
         Column("PID", lambda each: each.page.pid, True),
         Column("PROGRAM", lambda each: each.page.program),
         Column("LOOP", lambda each: each.page.loop),
-        Column("CONNECTIONS", lambda each: each.page.connections, True),
+        Column("CONNECTIONS", _open, True),
         Column("SEEN", lambda each: f"{seconds_text(each.page.silent_s)} ago", True),
+        Column("STATE", lambda each: each.state if each.state == "answered" else each.state.upper()),
     ]
     click.echo("\n".join(table(columns, found)))
+
+
+def _open(loop: Loop) -> int:
+    """As `aiordma stat` counts them; of a loop that has not answered, what it had when it came by."""
+    from ...admin.messages import Totals
+
+    totals = next((part for part in loop.parts if isinstance(part, Totals)), None)
+    return loop.page.connections if totals is None else totals.open
 
 
 # ---- settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -31,16 +31,16 @@ class Target:
         self.pid, self.program, self.everyone, self.as_json = pid, program, everyone, as_json
 
     def loops(self, *, changes: bool) -> list[Loop]:
-        """Those that there are. The command ends if there are none, or, for changes, if they belong to
-        several processes and ``--all`` was not given."""
-        from ...admin.asking import loops  # not for --help
+        """Those that there are, and run. The command ends if there are none, or, for changes, if they belong
+        to several processes and ``--all`` was not given."""
+        from ...admin.asking import is_stopped  # not for --help
 
-        found = loops(lambda page: self.program is None or self.program in page.program, self.pid)
-        if not found:
-            click.echo("no process uses aiordma (of those that this user may change)", err=True)
-            sys.exit(_NOBODY)
+        found = self.all_loops()
+        running = [each for each in found if not is_stopped(each)]
+        if not running:
+            self.end(found, "")
         # Several may have one number: those of containers.
-        pids = {each.page.process: each.page for each in found}
+        pids = {each.page.process: each.page for each in running}
         if changes and len(pids) > 1 and not self.everyone:
             names = "\n".join(
                 f"  --pid {page.pid}  {clean(page.program)}" for _, page in sorted(pids.items())
@@ -49,6 +49,16 @@ class Target:
                 f"there are {len(pids)} processes; choose one (by --program, if their numbers are the same), "
                 f"or all with --all:\n{names}"
             )
+        return running
+
+    def all_loops(self) -> list[Loop]:
+        """Those that there are. The command ends if there are none."""
+        from ...admin.asking import loops  # not for --help
+
+        found = loops(lambda page: self.program is None or self.program in page.program, self.pid)
+        if not found:
+            click.echo("no process uses aiordma (of those that this user may change)", err=True)
+            sys.exit(_NOBODY)
         return found
 
     def ask(self, request: FromTool, loops: Sequence[Loop], patience_s: float = 1.0) -> list[Loop]:
@@ -57,8 +67,8 @@ class Target:
 
         return ask(request, loops, patience_s)
 
-    def end(self, answered: Sequence[Loop], what: str) -> None:
-        """Say what each has answered, and end with the status that fits.
+    def end(self, answered: Sequence[Loop], what: str, status: int | None = None) -> NoReturn:
+        """Say what each has answered, and end with the status that fits, unless one is given.
 
         :param what: with ``{}`` for the number that each reports.
         """
@@ -70,6 +80,8 @@ class Target:
             done = loop.state == "answered"
             text = loop.text or what.format(loop.count) if done else f"{loop.state.upper()}: {loop.text}"
             click.echo(f"{name_of(loop)}: {clean(text)}", err=not done)
+        if status is not None:
+            sys.exit(status)
         states = {each.state for each in answered}
         sys.exit(_REFUSED if "refused" in states else SILENT if states - {"answered"} else 0)
 

@@ -103,7 +103,8 @@ def stat(**given: Any) -> None:
     """Show connections of aiordma: path, reason for TCP, state, bytes, and what they run on.
 
     All processes of this user are asked, for root those of all users. One that does not answer is shown with
-    the reason, such as an event loop that stands still.
+    the reason, such as an event loop that stands still. One that has returned, and was not closed, is
+    STOPPED, which is no failure.
 
     Exit status: 0; 1 if no process uses aiordma; 3 if one did not answer.
 
@@ -154,7 +155,9 @@ def _collect(views: tuple[View, ...], wanted: Wanted, *, absolute: bool) -> Repo
 def _status(report: Report) -> int:
     if not report.processes:
         return _NOBODY
-    return 0 if all(process.state == "answered" for process in report.processes) else _SILENT
+    from ...admin.asked import QUIET
+
+    return 0 if all(process.state in QUIET for process in report.processes) else _SILENT
 
 
 def _print_schema() -> None:

@@ -28,6 +28,9 @@ SCHEMA = "aiordma-top/1"
 #: Of `aiordma stat`, that are asked for.
 VIEWS: tuple[View, ...] = ("connections", "links", "rpc", "fallbacks", "totals")
 
+#: Those that are in trouble come first, those that do not run last.
+_ORDER = {"answered": 1, "stopped": 2}
+
 
 class BusyProcess(Struct):
     """One event loop. Rates are per second, and 0 the first time."""
@@ -187,7 +190,7 @@ def compare(before: Report | None, now: Report) -> Top:
         top.links += found.links()
         top.methods += found.methods()
         top.fallbacks += found.fallbacks()
-    top.processes.sort(key=lambda row: (row.state == "answered", -_traffic(row), row.pid))
+    top.processes.sort(key=lambda row: (_ORDER.get(row.state, 0), -_traffic(row), row.pid))
     top.connections.sort(key=lambda row: (-_traffic(row), row.pid, row.number))
     top.links.sort(key=lambda row: (-row.written_per_s - row.messages_per_s, row.pid, row.peer))
     top.methods.sort(key=lambda row: (-row.p99_us, -row.calls_per_s, row.pid, row.method))

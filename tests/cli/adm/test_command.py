@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 from click.testing import CliRunner, Result
 
-from aiordma.admin import asking
+from aiordma.admin import asking, page
 from aiordma.admin.messages import Change, Close, Connections, Fallbacks, ShowSettings, Switch, packed
 from aiordma.cli.adm.command import adm
-from tests.admin.looking import ask_one, connected_to, rows
+from aiordma.cli.stat.command import stat
+from tests.admin.looking import ask_one, connected_to, loops_of, rows
+from tests.admin.returned import returned
 from tests.health import until
 from tests.loops import LOOPS
 from tests.processes import process
@@ -197,3 +200,25 @@ def test_on_a_terminal(shared: Process) -> None:
     with terminal("adm", "--pid", str(shared.pid), "get", "window") as screen:
         assert screen.end() == 0
     assert screen.seen == f"program.py[{shared.pid}]: window=64  (read at the start)\n"
+
+
+def test_the_list_counts_what_stat_counts() -> None:
+    with process(ROLE, device=DEVICE) as other:
+        other.hear()
+        run(other, "close", *map(str, numbers(other, side="client")))
+        anyio.run(until, lambda: numbers(other) == [])
+        row = run(other, "list").stdout.splitlines()[1].split()
+        assert (row[0], row[3], row[-1]) == (str(other.pid), "0", "answered")
+
+
+def test_a_loop_that_has_returned_is_listed_and_takes_no_changes() -> None:
+    with returned("asyncio", "in order") as other:
+        pid = ("--pid", str(other.pid))
+        anyio.run(until, lambda: loops_of(other.pid)[0].page.returned_s > 2 * page.BEAT_SECONDS)
+        done = run(None, *pid, "list")
+        assert (done.exit_code, done.stdout.split()[-1]) == (0, "STOPPED")
+        done = run(None, *pid, "set", "busy_poll_us=0")
+        assert (done.exit_code, done.stdout) == (3, "")
+        assert re.search(r"STOPPED: its event loop returned \d+ s ago, and was not closed\n", done.stderr)
+        shown = CliRunner().invoke(stat, pid, catch_exceptions=False)
+        assert (shown.exit_code, "STOPPED: its event loop returned" in shown.stdout) == (0, True)
