@@ -189,13 +189,6 @@ class Config:
         "largest receive ring, for streams whose writers sleep for room; unset: 8 MiB, or ring_bytes if that "
         "is not its default",
     )
-    place_bytes: int | None = _number(
-        None,
-        (0, 1 << 50),
-        "least bytes that receive_exactly_into() has the peer write straight into its buffer, where the "
-        "device can; 0: never; unset: 64 MiB, if the buffer is in huge pages",
-        online=True,
-    )
     window: int = _power(64, (1, 16384), "messages in flight on a link in one direction")
     recv_reserve: int = _number(
         8, (4, 1024), "receives posted beyond the window, for messages outside it", online=False

@@ -159,8 +159,6 @@ class Link:
         self.peer_qpn = 0
         #: Whether packets may go to a host that is not the peer's, as long as none has come from there.
         self._unproved = False
-        #: The peer writes into buffers that it is named.
-        self.peer_places = False
         self.probe_target = (0, 0)
         #: What connects the queue pair where only rdma_cm can.
         self._cm: CmConnection | None = None
@@ -318,8 +316,6 @@ class Link:
             gid=own.gid,
             qpn=own.qp_num,
             link_uid=own.qp_num,
-            # Others send from a mirror of the peer's ring.
-            places=self.queue_pair.counts_astray,
             response=response,
         )
 
@@ -346,7 +342,6 @@ class Link:
                         RemoteProtocolError("Confirm Link for a link that is not being set up")
                     )
                     return
-                self.peer_places = message.places
                 if not message.response:
                     self._send_llc(self._confirm(response=True))
                 self._proved = True

@@ -17,7 +17,6 @@ from .contracts import GroupView
 from .failover.leave import Failover, may_fail_over
 from .failover.tcp_carrier import PEER_DIED, lost_because
 from .parting import unsent
-from .placed_buffer import worth_placing
 from .ring_size import RingSize, first_ring_bytes, hear_of_waiting
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from .link import Link
     from .link_memory import LinkMemory
     from .message_memory import MessageMemory
-    from .placed_buffer import PlacedBuffer
 
 
 #: Longest time from the end of a process' TCP connection until the device knows of the end of the process.
@@ -193,13 +191,6 @@ class Member:
         """The whole ring was read while the peer waited for room (called by the ring pipe)."""
         if self.ring_size is not None:
             self.ring_size.turned()
-
-    def place(self, buffer: memoryview) -> PlacedBuffer | None:
-        """Have the peer write the next bytes of the stream straight into ``buffer``
-        (:meth:`.ring_size.RingSize.place`); None: not now."""
-        if self.ring_size is None or not worth_placing(buffer, self._engine.config.place_bytes):
-            return None
-        return self.ring_size.place(buffer)
 
     @property
     def takes_part(self) -> bool:

@@ -13,8 +13,7 @@ half the speed.
 A large ring is put into huge pages before it is offered, in a thread: the writer would else stop for each of
 its small pages, which takes longer than to write there.
 
-A ring is replaced by another in three messages (:class:`aiordma.proto.llc.RingResize`). In the place of
-another ring the owner may name a buffer of its user's (:mod:`.placement`).
+A ring is replaced by another in three messages (:class:`aiordma.proto.llc.RingResize`).
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import Code, RemoteProtocolError
-from ..pipes import _ring_buffer, _ring_resize
+from ..pipes import _ring_resize
 from ..proto.clc import MIN_RING_BYTES
 from ..proto.llc import ResizeStage, RingResize
 from ..verbs.huge_pages import HUGE_BYTES, use_huge_pages
 from ..verbs.memory.budget import MemoryLimitError
 from ..wake.beside import Beside
 from .contracts import GroupView
-from .placed_buffer import PlacedBuffer
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -107,11 +105,9 @@ class RingSize:
         "_ask_again_seconds",
         "_host",
         "_judged_at",
-        "_never_places",
         "_offered_at",
         "_offers",
         "_pausing",
-        "_placement",
         "_prepared",
         "_retired",
         "_said",
@@ -137,10 +133,6 @@ class RingSize:
         self._prepared: Block | None = None
         #: A ring that was replaced while the user had a view of it.
         self._retired: Block | None = None
-        #: A buffer that was offered, or is being written.
-        self._placement: PlacedBuffer | None = None
-        #: The writer has refused one.
-        self._never_places = False
 
     # ---- judging
 
@@ -217,33 +209,10 @@ class RingSize:
     @property
     def _may_ask(self) -> bool:
         host = self._host
-        if not host.takes_part or host.pipe.error is not None or self._placement is not None:
+        if not host.takes_part or host.pipe.error is not None:
             return False
         # A peer that is stopped is not asked again and again.
         return not host.group.link.llc_waits(self._said)
-
-    def place(self, buffer: memoryview) -> PlacedBuffer | None:
-        """Have the peer write the next bytes of the stream into ``buffer``, which must be writable and as
-        long as is waited for; until it begins, they come by the ring. None: not now, or never."""
-        host = self._host
-        group = host.group
-        if self._never_places or self._wanted or not self._may_ask or not group.link.peer_places:
-            return None
-        if _ring_resize.view_is_out(host.pipe):
-            return None
-        engine = group.engine
-        self._placement = PlacedBuffer(
-            group.link, engine.backend, engine.waker, host.pipe, buffer, self._ask, self._placement_over
-        )
-        return self._placement
-
-    def _ask(self, nbytes: int) -> None:
-        token = self._host.pipe.peer_token
-        self._offers += 1
-        self._say(RingResize(token=token, stage=ResizeStage.OFFER, buffer_bytes=nbytes))
-
-    def _placement_over(self) -> None:
-        self._placement = None
 
     def _say(self, message: RingResize) -> None:
         self._said = self._host.group.queue_llc(message.encode())
@@ -259,14 +228,8 @@ class RingSize:
         match message.stage:
             case ResizeStage.OFFER:
                 self._pause(message)
-            case ResizeStage.PAUSED if self._placement is not None:
-                self._go_on(self._placement, message)
             case ResizeStage.PAUSED:
                 self._replace(message)
-            case ResizeStage.BUFFER:
-                buffer = message.ring_addr, message.rkey, message.buffer_bytes
-                if not _ring_buffer.write_into(self._host.pipe, *buffer):
-                    raise _violation("named a buffer that was not asked for, or is too large")
             case ResizeStage.RING:
                 place = message.ring_addr, message.rkey, message.ring_bytes
                 if not _ring_resize.resume(self._host.pipe, *place):
@@ -292,11 +255,7 @@ class RingSize:
         if _ring_resize.is_paused(pipe):
             return  # a process that did not run finds two offers; one answer serves both
         position = None
-        if offer.buffer_bytes:
-            wanted = not _ring_buffer.was_slow(pipe)
-        else:
-            wanted = size <= self._taken_by_any or _ring_resize.wants(pipe, size)
-        if wanted:
+        if size <= self._taken_by_any or _ring_resize.wants(pipe, size):
             position = _ring_resize.pause(pipe)
         self._say(
             RingResize(
@@ -311,39 +270,6 @@ class RingSize:
     @property
     def _taken_by_any(self) -> int:
         return max(_POLLED_BYTES, self._host.group.engine.config.ring_bytes)
-
-    def _go_on(self, placement: PlacedBuffer, message: RingResize) -> None:
-        """The writer waits for the buffer that was offered, or has paused while it wrote there."""
-        if message.refused:
-            # One that has begun is at its end: that is announced as well.
-            if not placement.placing:
-                self._never_places = True
-                placement.end()
-            return
-        if placement.placing:
-            if not placement.paused(message.position):
-                raise _violation(f"paused at byte {message.position}, which cannot be")
-            placement.end()
-            self._name_ring()
-            return
-        try:
-            place = placement.begin(message.position)
-        except ValueError as error:
-            raise _violation(str(error)) from None
-        if place is None:
-            placement.end()
-            self._name_ring()
-            return
-        address, rkey, nbytes = place
-        self._say(
-            RingResize(
-                token=self._host.pipe.peer_token,
-                stage=ResizeStage.BUFFER,
-                rkey=rkey,
-                ring_addr=address,
-                buffer_bytes=nbytes,
-            )
-        )
 
     def _replace(self, message: RingResize) -> None:
         """The writer waits: take a ring of the size offered, or keep the present one."""
@@ -421,8 +347,6 @@ class RingSize:
 
     def end(self) -> None:
         """The stream does not use its rings any more."""
-        if self._placement is not None:
-            self._placement.end()
         self._drop_prepared()
         if self._retired is not None:
             self._retired.free()

@@ -7,7 +7,6 @@ from ..datapath._verbs cimport aio_chain
 from ..proto.cursor cimport RxWindow, TxWindow
 from ._ring_cursors cimport RingCursors
 from ._ring_failover cimport RingFailover
-from ._ring_placing cimport Placing
 
 @cython.final
 cdef class RingPipe(Flow):
@@ -31,7 +30,6 @@ cdef class RingPipe(Flow):
     cdef uint32_t read_step                 # most bytes that are read before their room is announced
     # rings that change (_ring_resize.pyx)
     cdef bint paused                        # nothing may be written until the peer names its ring
-    cdef Placing placing                    # a buffer of the peer's that this end writes, or has written; None: none yet
     cdef bint viewed                        # a view of the ring is out
     cdef public bint grows                  # owner.ring_turned() is to be called
     cdef uint32_t room_sleeps               # how often credit woke a sleeping writer (see wants() in _ring_resize.pyx)
@@ -49,7 +47,7 @@ cdef class RingPipe(Flow):
     cdef object _on_readable, _on_writable
     cdef public bint pushes                 # its owner is called from the loop, and does not poll
     cdef uint64_t sends, receives, times_blocked
-    cdef readonly uint64_t bytes_sent, bytes_received, bytes_placed
+    cdef readonly uint64_t bytes_sent, bytes_received
 
     cpdef Py_ssize_t try_send(self, data, Py_ssize_t start=*) except -1
     cpdef object try_receive(self, Py_ssize_t max_bytes)
@@ -60,7 +58,6 @@ cdef class RingPipe(Flow):
     cdef int check_sendable(self) except -1
     cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
     cdef bint comes_first(self) noexcept
-    cdef Py_ssize_t place_directly(self, const unsigned char *data, Py_ssize_t n) except -1
     cdef int note_failure(self, Py_ssize_t placed) except -1
     cdef int give_way(self) except -1
     cdef int post_copied(self, aio_chain *chain, uint32_t want) except -1

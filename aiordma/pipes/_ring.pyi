@@ -18,7 +18,6 @@ class PipeStatistics(NamedTuple):
     receive_high_water: int
     ring_bytes: int
     peer_ring_bytes: int
-    bytes_placed: int
 
 @final
 class RingPipe(Flow):
@@ -28,7 +27,6 @@ class RingPipe(Flow):
     on_writable: Callable[[], None] | None
     bytes_sent: int
     bytes_received: int
-    bytes_placed: int
     pushes: bool
     grows: bool
     def __init__(

@@ -14,8 +14,8 @@ keeps that behind its last WRITE), or when the QP is gone. Freed earlier, the pe
 connection.
 
 A ring pipe is made of parts: the cursors (_ring_cursors.pyx) and what it needs to leave RDMA (_ring_failover.pyx).
-Users hold it inside a SwitchablePipe (_switchable.pyx); polling is in _ring_polling.pyx, the replacement of a ring by one
-of another size in _ring_resize.pyx, and what goes straight into a user's buffer in _ring_placing.pyx and _ring_buffer.pyx.
+Users hold it inside a SwitchablePipe (_switchable.pyx); polling is in _ring_polling.pyx, and the replacement of a ring by
+one of another size in _ring_resize.pyx.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -39,7 +39,6 @@ from ..proto.cdc cimport (
 from ..verbs._copy cimport aio_copy, bytes_of
 from ._ring_cursors cimport ABNORMAL_CLOSE, CDC_BYTES, CLOSED, SENDING_DONE, RingCursors
 from ._ring_failover cimport LEFT, ON_RDMA, QUIESCED, STOPPING, RingFailover
-from ._ring_placing cimport PLACE_STEP, Placing
 
 from typing import NamedTuple
 
@@ -69,8 +68,6 @@ class PipeStatistics(NamedTuple):
     receive_high_water: int
     ring_bytes: int
     peer_ring_bytes: int
-    #: received bytes that the peer wrote straight into a buffer of this end's user (of ``bytes_received``)
-    bytes_placed: int
 
 
 @cython.final
@@ -196,8 +193,7 @@ cdef class RingPipe(Flow):
         cursors = self.cursors
         return PipeStatistics(
             self.sends, self.receives, self.bytes_sent, self.bytes_received, cursors.sent, cursors.received,
-            self.times_blocked, cursors.high_water, self.rx_size, self.tx_size if self.failover.stage != LEFT else 0,
-            self.bytes_placed)
+            self.times_blocked, cursors.high_water, self.rx_size, self.tx_size if self.failover.stage != LEFT else 0)
 
     @property
     def on_readable(self):
@@ -293,10 +289,6 @@ cdef class RingPipe(Flow):
         cdef uint32_t want, first, room, offset
         cdef uint64_t source, second
         cdef uint32_t lkey = 0
-        if tx.prod < tx.placed_until:
-            placed = self.place_directly(data, n)
-            if qp.failed or tx.prod < tx.placed_until:
-                return placed
         while placed < n:
             room = self.room()
             if room == 0:
@@ -362,30 +354,6 @@ cdef class RingPipe(Flow):
         self.firsts -= 1
         return True
 
-    cdef Py_ssize_t place_directly(self, const unsigned char *data, Py_ssize_t n) except -1:
-        """WRITE the next of n bytes into the buffer that the peer has named; their number. What follows a full buffer is
-        the caller's, and is accounted with that."""
-        cdef QueuePair qp = self.qp
-        cdef TxWindow tx = self.tx
-        cdef Py_ssize_t placed = 0
-        cdef uint32_t want
-        while placed < n and placed < PLACE_STEP and tx.prod < tx.placed_until and self.room() > 0 and not qp.failed:
-            self.posting = True
-            want = self.placing.write(qp, self.cursors, data + placed, n - placed, not self.queued)
-            self.posting = False
-            placed += want
-            if self.reserved:
-                qp.cq.fair_queue.end_reservation(self)
-            self.keep_unfinished(data + placed - want, want)
-            self.placing.written(qp, want, self.failover.kept is None)
-        if qp.failed:
-            self.note_failure(placed)
-        elif tx.prod < tx.placed_until:
-            if placed < n:
-                self.give_way()
-            self.count_placed(placed, n)
-        return placed
-
     cdef int note_failure(self, Py_ssize_t placed) except -1:
         """The link has failed while something was posted."""
         self.bytes_sent += placed
@@ -430,10 +398,7 @@ cdef class RingPipe(Flow):
             self.sends += 1
             if self.pushes:
                 self.qp.cq.sent()
-        if self.tx.prod < self.tx.placed_until:
-            if placed < n:
-                return 0        # the peer waits for all of it, and this end for its turn
-        elif placed < n:
+        if placed < n:
             self.times_blocked += 1
             if self.tx.mark_blocked():
                 # The peer must learn that this end waits, or it might hold back its consumer cursor.
@@ -449,7 +414,7 @@ cdef class RingPipe(Flow):
         cdef QueuePair qp = self.qp
         if qp.sq_free() <= SQ_RESERVE + CHAIN * (1 + qp.reservations - self.reserved) or self.failover.stage != ON_RDMA:
             return 0
-        if self.paused or self.tx.prod < self.tx.placed_until and not self.placing.may_write(qp):
+        if self.paused:
             return 0
         if self.mirror != NULL:
             if self.mirror_busy:
@@ -633,8 +598,6 @@ cdef class RingPipe(Flow):
             self.shut_down(SENDING_DONE)
         elif changes & CHANGE_UPDATE_DUE:
             self.announce(self.rx.peer_blocked)
-        if changes & CHANGE_DATA and self.rx.cons < self.rx.placed_until:
-            changes &= ~CHANGE_DATA     # its reader waits for all of a buffer
         if changes & (CHANGE_DATA | CHANGE_PEER_DONE | CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED):
             self.wake_readers()
         if changes & (CHANGE_CREDIT | CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED):
@@ -674,8 +637,6 @@ cdef class RingPipe(Flow):
         if self.tx is None:
             return False
         if remote_addr:
-            if self.placing is not None and self.placing.covers(self.cursors, remote_addr):
-                return True
             return self.tx_addr <= remote_addr < self.tx_addr + self.tx_size
         return self.cursors.cdc.peer_token == token
 
@@ -764,8 +725,8 @@ cdef class RingPipe(Flow):
         cdef RxWindow rx = self.rx
         if self.failure is not None or self.tx is None or self.cursors.peer_has(ABNORMAL_CLOSE):
             return False
-        if rx.peer_blocked or rx.prod == rx.told + self.rx_size or rx.prod < rx.placed_until:
-            return False        # a writer waited for room, or may have; or it was in the middle of a buffer
+        if rx.peer_blocked or rx.prod == rx.told + self.rx_size:
+            return False        # a writer waited for room, or may have
         return self.tx.prod == self.tx.cons
 
     cdef int end_for_peer(self) except -1:
@@ -883,7 +844,6 @@ cdef class RingPipe(Flow):
     def leave(self, uint64_t read_until) -> None:
         """The stream leaves these rings: what is there up to byte ``read_until`` is still read, and nothing is sent."""
         self.rx.prod = read_until
-        self.rx.end_placing()
         self.failover.stage = LEFT
         self.failover.kept = self.early = None
         self.qp.unregister(self)

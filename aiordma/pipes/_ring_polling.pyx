@@ -19,7 +19,7 @@ cdef inline bint ready(RingPipe ring, bint reading, uint32_t least) noexcept:
     if ring.failure is not None or ring.closed:
         return True
     if reading:
-        return ring.rx.available() >= least or ring.cursors.peer_has(SENDING_DONE) or ring.rx.placed()
+        return ring.rx.available() >= least or ring.cursors.peer_has(SENDING_DONE)
     return ring.cursors.peer_has(CLOSED) or ring.room() >= least
 
 

@@ -108,12 +108,6 @@ cdef class SwitchablePipe:
             if n >= 0 or not self.advance():
                 return n
 
-    def place(self, buffer):
-        """Have the peer write the next bytes straight into ``buffer`` (a ``PlacedBuffer``); None: not now."""
-        if self.following is not None or self.receiving_ring is None or self.receiving_ring.owner is None:
-            return None
-        return self.receiving_ring.owner.place(buffer)
-
     def view(self) -> memoryview:
         """Readable bytes without a copy; may be empty. Valid until consume()."""
         while True:

@@ -26,7 +26,6 @@ __all__ = [
     "Message",
     "MessagePipe",
     "Pipe",
-    "PlacedBuffer",
     "Placer",
     "RejoinAttempt",
     "RendezvousMemory",
@@ -126,25 +125,6 @@ class Channel(Protocol):
         """What happened so far."""
 
 
-class PlacedBuffer(Protocol):
-    """A buffer that the next bytes of a stream go into without a copy at this end. Until they do, its
-    user reads from the pipe into the same buffer, in order."""
-
-    #: Called when it is over.
-    on_over: Callable[[], None] | None
-
-    @property
-    def filled(self) -> int:
-        """How many bytes of the buffer are there, also those that were read."""
-
-    def look(self) -> bool:
-        """Whether it is over: nothing is written into the buffer any more."""
-
-    def recall(self, grace: float) -> None:
-        """The buffer is wanted back, filled or not. If it is not over in ``grace`` seconds, the connection's
-        link is broken."""
-
-
 class Pipe(Protocol):
     """One byte pipe in each direction. Every method is synchronous and none blocks."""
 
@@ -168,9 +148,6 @@ class Pipe(Protocol):
     def try_receive(self, max_bytes: int, /) -> bytes | None: ...
     def poll_receive(self, max_bytes: int, /) -> bytes | None: ...
     def try_receive_into(self, buf: bytearray | memoryview, /) -> int: ...
-    def place(self, buffer: memoryview, /) -> PlacedBuffer | None:
-        """Have the peer write the next bytes straight into ``buffer``; None: not now, or not on this path."""
-
     def view(self) -> memoryview: ...
     def consume(self, n: int, /) -> None: ...
     def spin_readable(self) -> bool: ...
@@ -267,9 +244,6 @@ class RingOwner(Protocol):
 
     def ring_turned(self) -> None:
         """A whole ring of bytes was read while the peer waited for room, and ``grows`` is set."""
-
-    def place(self, buffer: memoryview) -> PlacedBuffer | None:
-        """See :meth:`Pipe.place`."""
 
 
 class MessagePipe(Protocol):

@@ -207,9 +207,6 @@ class TcpPipe:
         """try_receive(): there is nothing to poll here."""
         return self.try_receive(max_bytes)
 
-    def place(self, buffer: memoryview) -> None:
-        """There is no memory here that the peer reaches."""
-
     def try_receive_into(self, buf: bytearray | memoryview) -> int:
         """Fill ``buf`` with what is there; -1 when nothing is, 0 at the end."""
         check_plain(buf)

@@ -3,15 +3,11 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef uint32_t _update_limit(uint32_t size) noexcept nogil
-@cython.locals(half=uint64_t)
-cpdef uint64_t most_placed(uint64_t turn) noexcept nogil
 
 @cython.final
 cdef class TxWindow:
     cdef readonly uint64_t prod
     cdef readonly uint64_t cons
-    cdef readonly uint64_t room_from        # the peer's ring is full one size behind this byte
-    cdef readonly uint64_t placed_until     # bytes before this one go into a buffer of the peer's
     cdef readonly uint32_t size
     cdef readonly uint32_t mask
     cdef readonly uint32_t turn
@@ -28,7 +24,6 @@ cdef class TxWindow:
     @cython.locals(step=uint32_t, target=uint64_t, freed=uint64_t)
     cpdef int64_t peer_consumed(self, uint16_t wrap, uint32_t count) noexcept nogil
     cpdef int mark_blocked(self) noexcept nogil
-    cpdef int place(self, uint64_t n) noexcept nogil
     cpdef int resize(self, uint32_t size) noexcept nogil
     cpdef uint16_t wrap(self) noexcept nogil
     cpdef uint32_t count(self) noexcept nogil
@@ -38,7 +33,6 @@ cdef class RxWindow:
     cdef readonly uint64_t prod
     cdef readonly uint64_t cons
     cdef readonly uint64_t told
-    cdef readonly uint64_t placed_until     # bytes before this one are placed into a buffer; 0: there is none
     cdef readonly uint32_t size
     cdef readonly uint32_t mask
     cdef readonly uint32_t turn
@@ -54,11 +48,6 @@ cdef class RxWindow:
     cpdef int consume(self, uint32_t n) noexcept nogil
     @cython.locals(step=uint32_t, target=uint64_t, arrived=uint64_t)
     cpdef int64_t peer_produced(self, uint16_t wrap, uint32_t count) noexcept nogil
-    @cython.locals(arrived=uint64_t)
-    cpdef int64_t paused_at(self, uint64_t position) noexcept nogil
-    cpdef void end_placing(self) noexcept nogil
-    cpdef int place(self, uint64_t n) noexcept nogil
-    cpdef int placed(self) noexcept nogil
     @cython.locals(arrived=uint64_t)
     cpdef int64_t resize(self, uint64_t position, uint32_t size) noexcept nogil
     @cython.locals(unconfirmed=uint64_t)

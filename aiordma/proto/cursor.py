@@ -10,9 +10,6 @@ A ring may be replaced by one of another size while the connection lives (``resi
 meaning: it counts in turns of the ring that the connection began with, so that a message means the same
 before and after.
 
-The reading end may also have the peer place the next bytes into a buffer of its user's (``place``): they
-count on, and need neither room in the ring nor to be consumed.
-
 Everything here is also compiled (``cursor.pxd``): the methods of the data path touch no Python objects, take
 no lock and raise nothing. A negative result is a refusal.
 """
@@ -21,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MAX_RING_BYTES", "Cursor", "RxWindow", "TxWindow", "most_placed"]
+__all__ = ["MAX_RING_BYTES", "Cursor", "RxWindow", "TxWindow"]
 
 MAX_RING_BYTES = 1 << 31
 
@@ -66,12 +63,6 @@ def _update_limit(size: int) -> int:
     return max(size // 10, min(2304, size // 4))
 
 
-def most_placed(turn: int) -> int:
-    """Most bytes that may be placed into one buffer: half of what cursors tell apart, and at most 1 GiB."""
-    half = (turn + 1) << 15
-    return half if half < 1 << 30 else 1 << 30
-
-
 class TxWindow:
     """The writing end: our producer cursor and what the peer reported as consumed.
 
@@ -85,8 +76,6 @@ class TxWindow:
         self.mask = self.turn = size - 1
         self.prod = 0
         self.cons = 0
-        self.room_from = 0
-        self.placed_until = 0
         self.blocked = 0
         self.blocked_told = 0
 
@@ -95,8 +84,8 @@ class TxWindow:
         return self.prod - self.cons
 
     def free(self) -> int:
-        """Bytes that may be written now, with those that go into the peer's buffer."""
-        return self.size - (self.prod - self.room_from)
+        """Bytes that may be written now."""
+        return self.size - (self.prod - self.cons)
 
     def offset(self) -> int:
         """Where in the ring the next byte goes."""
@@ -104,13 +93,13 @@ class TxWindow:
 
     def contiguous(self) -> int:
         """Bytes that may be written at :meth:`offset` before the ring wraps or is full."""
-        room = self.size - (self.prod - self.room_from)
+        room = self.size - (self.prod - self.cons)
         to_end = self.size - (self.prod & self.mask)
         return to_end if to_end < room else room
 
     def produce(self, n: int) -> int:
         """``n`` bytes were written. Returns 0, or -1 when there is no room for them (and nothing changes)."""
-        if n > self.size - (self.prod - self.room_from):
+        if n > self.size - (self.prod - self.cons):
             return -1
         self.prod += n
         return 0
@@ -128,8 +117,6 @@ class TxWindow:
         freed = target - self.cons
         if freed:
             self.cons = target
-            if target > self.room_from:
-                self.room_from = target
             self.blocked = 0
             self.blocked_told = 0
         return freed
@@ -140,23 +127,11 @@ class TxWindow:
         self.blocked = 1
         return 1 if self.blocked_told == 0 and 0 < self.free() else 0
 
-    def place(self, n: int) -> int:
-        """The next ``n`` bytes go into a buffer of the peer's; all before them were consumed. Returns 0, or
-        -1 when so many cannot be: a cursor must not run around its 65536 turns."""
-        if n < 1 or n > most_placed(self.turn):
-            return -1
-        self.placed_until = self.room_from = self.prod + n
-        self.blocked = 0
-        self.blocked_told = 0
-        return 0
-
     def resize(self, size: int) -> int:
-        """The peer has named its ring, perhaps another one, and all that follows goes there, also what was
-        to go into a buffer. Returns 0, or -1 when that cannot be: what was written to the ring and not
-        reported as consumed would not fit, or ``size`` is no power of two."""
-        if self.room_from > self.prod:
-            self.room_from = self.placed_until = self.prod
-        if self.prod - self.room_from > size or size == 0 or size & (size - 1) != 0:
+        """The peer has named its ring, perhaps another one, and all that follows goes there. Returns 0, or -1
+        when that cannot be: what was written and not reported as consumed would not fit, or ``size`` is no
+        power of two."""
+        if self.prod - self.cons > size or size == 0 or size & (size - 1) != 0:
             return -1
         self.size = size
         self.mask = size - 1
@@ -189,7 +164,6 @@ class RxWindow:
         self.prod = 0
         self.cons = 0
         self.told = 0
-        self.placed_until = 0
         self.update_limit = update_limit or _update_limit(size)
         self.peer_blocked = 0
         self.requested = 0
@@ -219,8 +193,7 @@ class RxWindow:
         """The peer's producer cursor. Returns the bytes that arrived, or -1 when the cursor cannot be:
         outside the ring, behind the last one, or so far ahead that unread bytes would be overwritten.
 
-        The room that counts is what the peer was sent, not what was consumed since. What is placed into a
-        buffer counts as consumed.
+        The room that counts is what the peer was sent, not what was consumed since.
         """
         if count > self.turn:
             return -1
@@ -230,40 +203,7 @@ class RxWindow:
             return -1
         arrived = target - self.prod
         self.prod = target
-        if self.cons < self.placed_until:
-            self.cons = target if target < self.placed_until else self.placed_until
         return arrived
-
-    def paused_at(self, position: int) -> int:
-        """The peer has paused: it has written up to byte ``position``, and writes no more for now. What it
-        did not place into a buffer goes to the ring. Returns the bytes that arrived by that; -1 when
-        ``position`` cannot be."""
-        if position < self.prod or position > self.told + self.size:
-            return -1
-        arrived = position - self.prod
-        self.prod = position
-        self.end_placing()
-        return arrived
-
-    def end_placing(self) -> None:
-        """Nothing is placed beyond what the peer has written up to ``prod``."""
-        if self.cons < self.placed_until:
-            self.cons = self.prod if self.prod < self.placed_until else self.placed_until
-        if self.prod < self.placed_until:
-            self.told = self.prod
-        self.placed_until = 0
-
-    def place(self, n: int) -> int:
-        """The peer has paused, everything was consumed, and it is to place the next ``n`` bytes into a
-        buffer. Returns 0, or -1 when that cannot be."""
-        if self.prod != self.cons or n < 1 or n > most_placed(self.turn):
-            return -1
-        self.placed_until = self.told = self.prod + n
-        return 0
-
-    def placed(self) -> int:
-        """1 when all bytes of a buffer have been placed, and :meth:`end_placing` was not called yet."""
-        return 1 if self.placed_until != 0 and self.cons >= self.placed_until else 0
 
     def resize(self, position: int, size: int) -> int:
         """Our ring is replaced, at a moment when the peer has written up to byte ``position`` and writes no
@@ -292,7 +232,7 @@ class RxWindow:
         """
         if self.requested:
             return 1
-        if self.cons <= self.told:
+        if self.cons == self.told:
             return 0
         unconfirmed = self.cons - self.told
         if self.peer_blocked and self.prod == self.cons:
@@ -305,8 +245,7 @@ class RxWindow:
 
     def mark_told(self) -> None:
         """A CDC message with the current consumer cursor was made."""
-        if self.cons > self.told:
-            self.told = self.cons
+        self.told = self.cons
         self.requested = 0
 
     def wrap(self) -> int:

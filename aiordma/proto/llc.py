@@ -49,7 +49,7 @@ MAX_MESSAGE_BYTES = 8192
 _RESPONSE = 0x80
 _BODY_BYTES = 40
 
-_CONFIRM_LINK = struct.Struct(">6s16s3sBIBBB7x")
+_CONFIRM_LINK = struct.Struct(">6s16s3sBIBB8x")
 _ADD_LINK = struct.Struct(">6s2x16s3sBB3s8x")
 _ADD_LINK_V2 = struct.Struct(">Bx16s8x2s")
 _NEW_KEY = struct.Struct(">IIQ")
@@ -61,9 +61,8 @@ _DELETE_RKEY_V2_HEAD = 8
 _TEST_LINK = struct.Struct(">16s24x")
 _TICKET = struct.Struct(">IHxBIIQ16x")
 _TICKET_BACK = struct.Struct(">IH34x")
+#: The last number is the length of a buffer, which older versions name to ends that say they know it.
 _RING_RESIZE = struct.Struct(">IBBxxQIQQ4x")
-#: In a byte that SMC reserves, and older versions of aiordma leave zero.
-_PLACES = 0x01
 
 
 def _violation(text: str) -> RemoteProtocolError:
@@ -112,8 +111,6 @@ class ConfirmLink(Frozen, kw_only=True):
     """Links the sender allows in the group."""
     max_conns: int = 255
     """Connections the sender allows in the group."""
-    places: bool = False
-    """The sender writes into buffers that it is named (:attr:`ResizeStage.BUFFER`)."""
     response: bool = False
     """This is the answer."""
 
@@ -126,14 +123,13 @@ class ConfirmLink(Frozen, kw_only=True):
             _ranged(self.link_uid, 0xFFFFFFFF, "link_uid"),
             _ranged(self.max_links, 255, "max_links"),
             _ranged(self.max_conns, 255, "max_conns"),
-            _PLACES if self.places else 0,
         )
         flags = 0x03 | (_RESPONSE if self.response else 0)  # 0x03: no eye catchers in the rings
         return _pack(self.kind_code, flags, body)
 
     @classmethod
     def _parse(cls, data: bytes) -> ConfirmLink:
-        mac, gid, qpn, num, uid, links, conns, able = _CONFIRM_LINK.unpack_from(data, 4)
+        mac, gid, qpn, num, uid, links, conns = _CONFIRM_LINK.unpack_from(data, 4)
         return cls(
             gid=gid,
             qpn=int.from_bytes(qpn, "big"),
@@ -142,7 +138,6 @@ class ConfirmLink(Frozen, kw_only=True):
             mac=mac,
             max_links=links,
             max_conns=conns,
-            places=bool(able & _PLACES),
             response=bool(data[3] & _RESPONSE),
         )
 
@@ -524,27 +519,21 @@ class TicketBack(Frozen, kw_only=True):
 
 
 class ResizeStage(enum.IntEnum):
-    """The messages that replace a stream's receive ring, or lead to a buffer and back: an Offer, a Paused,
-    and one of the others."""
+    """The messages that replace a stream's receive ring, in this order."""
 
     OFFER = 1
-    """From the ring's owner: another size would suit, or a buffer (``buffer_bytes``) waits for what comes
-    next, or the one that was named is needed no more. Changes nothing by itself."""
+    """From the ring's owner: another size would suit. Changes nothing by itself."""
     PAUSED = 2
     """From the writer: it writes no more, and has written up to ``position``. It waits for the next."""
     RING = 3
     """From the owner: write here from now on. It may be the ring of before."""
-    BUFFER = 4
-    """From the owner: everything was read. Write the next ``buffer_bytes`` bytes here, and what follows
-    to the ring."""
 
 
 class RingResize(Frozen, kw_only=True):
-    """Replaces a stream's receive ring while the stream lives, or names a buffer of the receiver's user for
-    the next bytes; aiordma's own.
+    """Replaces a stream's receive ring while the stream lives; aiordma's own.
 
-    The writer writes nothing between Paused and Ring or Buffer. So at no time may the two ends disagree
-    about the place that a byte is in, wherever the link fails.
+    The writer writes nothing between Paused and Ring. So at no time may the two ends disagree about the ring
+    that a byte is in, wherever the link fails.
     """
 
     kind_code: ClassVar[int] = 0x0F
@@ -558,13 +547,11 @@ class RingResize(Frozen, kw_only=True):
     position: int = 0
     """In Paused: bytes that the writer has written since the stream began."""
     rkey: int = 0
-    """In Ring and Buffer: remote key."""
+    """In Ring: remote key."""
     ring_addr: int = 0
-    """In Ring and Buffer: remote address."""
+    """In Ring: remote address."""
     ring_bytes: int = MIN_RING_BYTES
     """In Offer and Ring: size, a power of two from 16 KiB to 512 MiB."""
-    buffer_bytes: int = 0
-    """In Buffer: its length, at least 1. In Offer: that of a buffer; 0: another ring is offered."""
 
     def encode(self) -> bytes:
         body = _RING_RESIZE.pack(
@@ -574,17 +561,15 @@ class RingResize(Frozen, kw_only=True):
             _ranged(self.position, (1 << 64) - 1, "position"),
             _ranged(self.rkey, 0xFFFFFFFF, "rkey"),
             _ranged(self.ring_addr, (1 << 64) - 1, "ring_addr"),
-            _ranged(self.buffer_bytes, (1 << 64) - 1, "buffer_bytes"),
+            0,
         )
         return _pack(self.kind_code, 0x20 if self.refused else 0, body)
 
     @classmethod
     def _parse(cls, data: bytes) -> RingResize:
-        token, stage, size, position, rkey, addr, length = _RING_RESIZE.unpack_from(data, 4)
-        if not token or not 1 <= stage <= 4 or size > 15:
+        token, stage, size, position, rkey, addr, buffer = _RING_RESIZE.unpack_from(data, 4)
+        if not token or not 1 <= stage <= 3 or size > 15 or buffer:
             raise _violation(f"Ring Resize, stage {stage}, of token {token}, size {size}")
-        if stage == ResizeStage.BUFFER and not 0 < length <= (1 << 64) - addr:
-            raise _violation(f"Ring Resize names a buffer of {length} bytes at 0x{addr:x}")
         return cls(
             token=token,
             stage=ResizeStage(stage),
@@ -593,7 +578,6 @@ class RingResize(Frozen, kw_only=True):
             rkey=rkey,
             ring_addr=addr,
             ring_bytes=MIN_RING_BYTES << size,
-            buffer_bytes=length,
         )
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..errors import FallbackReason
-    from ..pipes.contracts import Buffer, Pipe, PlacedBuffer
+    from ..pipes.contracts import Buffer, Pipe
 
 __all__ = ["RdmaStream", "RingCredit"]
 
@@ -322,10 +322,6 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
 
         Do not use the buffer before this returns. Afterwards only the bytes that it received are in it; when
         it was cancelled, what the buffer holds is undefined.
-
-        The peer may write a large piece straight into the buffer (``Config.place_bytes``). When this is
-        cancelled or fails then, it ends when the peer has let go: at the latest after some seconds, when the
-        link to a silent peer is given up.
         """
         with memoryview(buffer) as given:
             if given.readonly or not given.c_contiguous:
@@ -367,9 +363,6 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
             view[:count] = kept[:count]
         self._kept = kept[count:]
         return count
-
-    def _place(self, buffer: memoryview) -> PlacedBuffer | None:
-        return None if self._kept else self._pipe.place(buffer)
 
     def _check_open(self) -> None:
         if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:

@@ -501,9 +501,6 @@ cdef class ValkeyPipe(CompletionOwner):
             raise BrokenResourceError(f"the connection is lost: {self.failure}") from self.failure
         return b"" if self.ended else None
 
-    def place(self, buffer: memoryview) -> None:
-        """The server knows of one buffer only, which is a ring."""
-
     def view(self) -> memoryview:
         """Readable bytes without a copy; may be empty. Valid until consume()."""
         cdef uint64_t n = self.incoming.contiguous()

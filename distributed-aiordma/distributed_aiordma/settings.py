@@ -49,10 +49,6 @@ _PATIENCE = {
 }
 
 
-#: An array passes the ring, which both ends copy through at the same time: where they have a CPU each, that
-#: is quicker than one copy by the kernel into the array's memory, which one of them would make.
-_PLACE_BYTES = 0
-
 #: The ring that a comm begins with. The first pass over a ring costs a page fault for every 4 KiB.
 _FIRST_RING = 1 << 20
 
@@ -88,7 +84,7 @@ class Settings(NamedTuple):
         """aiordma's settings for a comm. Variables of the environment go first."""
         from aiordma import Config
 
-        wanted: dict[str, Any] = {**_PATIENCE, "place_bytes": _PLACE_BYTES}
+        wanted: dict[str, Any] = dict(_PATIENCE)
         if not os.environ.get("AIORDMA_RING_BYTES") and not os.environ.get("AIORDMA_MAX_RING_BYTES"):
             largest = 1 << (self.ring - 1).bit_length()
             wanted |= {"ring_bytes": min(_FIRST_RING, largest), "max_ring_bytes": largest}

@@ -177,50 +177,6 @@ def test_a_ring_that_cannot_be_is_refused(core: Any) -> None:
     assert (rx.prod, rx.size, rx.update_limit) == (12, 32, 8)
 
 
-def test_placed_bytes_need_no_room_and_count_as_consumed(core: Any) -> None:
-    tx, rx = core.cursor.TxWindow(16), core.cursor.RxWindow(16)
-    assert tx.produce(10) == 0
-    assert rx.paused_at(10) == 10
-    assert rx.place(100) == -1, "there is something to read"
-    assert rx.consume(10) == 0
-    assert rx.place(100) == tx.place(100) == 0
-    assert (rx.placed_until, tx.placed_until, tx.free()) == (110, 110, 116)
-    assert tx.produce(117) == -1
-    assert tx.produce(60) == 0
-    assert rx.peer_produced(tx.wrap(), tx.count()) == 60
-    assert (rx.available(), rx.cons, rx.update_due(), rx.placed()) == (0, 70, 0, 0)
-    assert tx.peer_consumed(rx.wrap(), rx.count()) == 70
-    assert tx.produce(56) == 0
-    assert tx.free() == 0
-    assert rx.peer_produced(tx.wrap(), tx.count()) == 56
-    assert (rx.available(), rx.placed()) == (16, 1)
-    rx.end_placing()
-    assert (rx.cons, rx.told, rx.placed(), rx.placed_until) == (110, 110, 0, 0)
-    assert tx.peer_consumed(rx.wrap(), rx.count()) == 40
-    assert tx.free() == 0
-
-
-def test_a_pause_ends_placing(core: Any) -> None:
-    tx, rx = core.cursor.TxWindow(16), core.cursor.RxWindow(16)
-    assert rx.place(100) == tx.place(100) == 0
-    assert tx.produce(30) == 0
-    assert rx.paused_at(117) == rx.paused_at(-1 % (1 << 64)) == -1
-    assert rx.paused_at(30) == 30
-    assert (rx.cons, rx.told, rx.placed_until) == (30, 30, 0)
-    assert tx.resize(16) == 0
-    assert (tx.free(), tx.placed_until) == (16, 30)
-    assert rx.paused_at(29) == rx.paused_at(47) == -1
-
-
-@pytest.mark.parametrize("n", [0, (1 << 19) + 1, (1 << 30) + 1, (1 << 64) - 1])
-def test_buffers_that_cannot_be(core: Any, n: int) -> None:
-    tx, rx = core.cursor.TxWindow(16), core.cursor.RxWindow(16)
-    assert (tx.place(n), rx.place(n)) == (-1, -1)
-    assert core.cursor.most_placed(15) == 1 << 19
-    assert core.cursor.most_placed((1 << 20) - 1) == 1 << 30
-    assert tx.place(1 << 19) == rx.place(1 << 19) == 0
-
-
 def test_blocked_writer_tells_only_what_the_reader_cannot_see(core: Any) -> None:
     tx = core.cursor.TxWindow(16)
     tx.produce(16)
@@ -233,16 +189,9 @@ def test_blocked_writer_tells_only_what_the_reader_cannot_see(core: Any) -> None
     assert tx.blocked == 0
 
 
-class Buffer(bytearray):
-    """Where the writer appends what it places."""
-
-    first = length = taken = 0
-
-
 class Ring(RuleBasedStateMachine):
     """A ring of real bytes between the windows, messages in flight in both directions. The reader may replace
-    the ring by one of another size: it asks, the writer pauses, and goes on in the ring that it is given. Or
-    it gives it a buffer for the bytes that come next, and may ask again before that is full."""
+    the ring by one of another size: it asks, the writer pauses, and goes on in the ring that it is given."""
 
     core: Any
 
@@ -256,13 +205,10 @@ class Ring(RuleBasedStateMachine):
         self.sent = bytearray()
         self.received = bytearray()
         self.to_reader: list[tuple[int, int] | int] = []
-        self.to_writer: list[tuple[int, int] | bytearray | Buffer | None] = []
+        self.to_writer: list[tuple[int, int] | bytearray | None] = []
         self.paused = False
-        #: the size of the ring that was asked for, or minus that of the buffer
+        #: the size of the ring that was asked for
         self.wanted = 0
-        #: where the writer writes first, and what the reader gave to it and did not get back
-        self.buffer: Buffer | None = None
-        self.given: Buffer | None = None
 
     @rule(n=st.integers(0, 300))
     def write(self, n: int) -> None:
@@ -271,12 +217,6 @@ class Ring(RuleBasedStateMachine):
         data = self.rng.randbytes(min(n, self.tx.free()))
         left = data
         while left:
-            if self.buffer is not None and self.tx.prod < self.tx.placed_until:
-                chunk = left[: self.tx.placed_until - self.tx.prod]
-                self.buffer += chunk
-                assert self.tx.produce(len(chunk)) == 0
-                left = left[len(chunk) :]
-                continue
             chunk = left[: self.tx.contiguous()]
             assert chunk
             at = self.tx.offset()
@@ -305,52 +245,11 @@ class Ring(RuleBasedStateMachine):
 
     @rule(shift=st.integers(2, 9))
     def ask_for_another_size(self, shift: int) -> None:
-        if not self.wanted and self.given is None:
+        if not self.wanted:
             self.wanted = 1 << shift
             self.to_writer.append(None)
 
-    @rule(n=st.integers(1, 1000))
-    def offer_a_buffer(self, n: int) -> None:
-        if not self.wanted and self.given is None:
-            self.wanted = -n
-            self.to_writer.append(None)
-
-    @precondition(lambda self: self.given is not None)
-    @rule()
-    def recall_the_buffer(self) -> None:
-        if not self.wanted:
-            self.wanted = len(self.here)
-            self.to_writer.append(None)
-
-    def take_buffer(self) -> None:
-        """What was placed so far, and the buffer itself if it is full or nothing more will be placed."""
-        assert self.given is not None
-        now = min(self.rx.cons, self.given.first + self.given.length) - self.given.first
-        self.received += self.given[self.given.taken : now]
-        self.given.taken = now
-        if self.rx.placed() or not self.rx.placed_until:
-            self.rx.end_placing()
-            self.given = None
-
-    def give_buffer(self, position: int) -> bool:
-        assert self.rx.paused_at(position) >= 0
-        self.read(self.rx.available())
-        length, self.wanted = -self.wanted, 0
-        if self.rx.place(length) != 0:
-            return False
-        self.given = Buffer()
-        self.given.first, self.given.length = position, length
-        self.to_writer.append(self.given)
-        return True
-
     def replace(self, position: int) -> None:
-        if self.given is not None:
-            assert self.rx.paused_at(position) >= 0
-            self.take_buffer()
-        elif self.wanted < 0:
-            if not self.give_buffer(position):
-                self.to_writer.append(self.here)
-            return
         size, self.wanted = self.wanted, 0
         if position - self.rx.told > size:
             self.tell()
@@ -371,8 +270,6 @@ class Ring(RuleBasedStateMachine):
             self.replace(message)
         else:
             assert self.rx.peer_produced(*message) >= 0
-            if self.given is not None:
-                self.take_buffer()
 
     @precondition(lambda self: self.to_writer)
     @rule()
@@ -382,10 +279,6 @@ class Ring(RuleBasedStateMachine):
             assert not self.paused
             self.paused = True
             self.to_reader.append(self.tx.prod)
-        elif isinstance(message, Buffer):
-            assert self.paused
-            assert self.tx.place(message.length) == 0
-            self.paused, self.buffer = False, message
         elif isinstance(message, bytearray):
             assert self.paused
             assert self.tx.resize(len(message)) == 0
@@ -397,13 +290,10 @@ class Ring(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         assert self.received == self.sent[: len(self.received)]
         assert self.tx.cons <= self.rx.cons <= self.rx.prod <= self.tx.prod
-        assert self.tx.cons <= self.rx.told
-        assert self.given is not None or self.rx.told <= self.rx.cons
-        assert self.tx.prod - self.tx.room_from <= len(self.there) == self.tx.size or self.buffer is not None
+        assert self.tx.cons <= self.rx.told <= self.rx.cons
+        assert self.tx.used() <= len(self.there) == self.tx.size
         assert self.rx.available() <= len(self.here) == self.rx.size
-        if self.buffer is None:
-            assert self.tx.free() + self.tx.used() == self.tx.size
-        assert self.tx.free() == self.tx.size - (self.tx.prod - self.tx.room_from)
+        assert self.tx.free() + self.tx.used() == self.tx.size
 
 
 @pytest.mark.parametrize("name", sorted(CORES))

@@ -135,19 +135,16 @@ def test_a_wrong_setting_is_named(key: str, value: object, text: str) -> None:
 
 
 def test_the_environment_goes_before_the_ring_of_comms(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("AIORDMA_RING_BYTES", "AIORDMA_MAX_RING_BYTES", "AIORDMA_PLACE_BYTES"):
+    for variable in ("AIORDMA_RING_BYTES", "AIORDMA_MAX_RING_BYTES"):
         monkeypatch.delenv(variable, raising=False)
     config = Settings.now().config()
     assert (config.ring_bytes, config.max_ring_bytes) == (1 << 20, 4 << 20)
-    assert config.place_bytes == 0
     with dask.config.set({f"{PREFIX}.ring": "300 kiB"}):
         config = Settings.now().config()
         assert (config.ring_bytes, config.max_ring_bytes) == (1 << 19, 1 << 19)  # powers of two
     monkeypatch.setenv("AIORDMA_RING_BYTES", "65536")
     config = Settings.now().config()
     assert (config.ring_bytes, config.max_ring_bytes) == (65536, None)
-    monkeypatch.setenv("AIORDMA_PLACE_BYTES", "65536")
-    assert Settings.now().config().place_bytes == 65536
 
 
 @pytest.mark.parametrize("chosen", ["", "auto"])

@@ -50,7 +50,6 @@ OF_BOTH: dict[str, Callable[[int, int], bytes]] = {
     "a sign of life": lambda token, number: llc.TestLink(user_data=bytes(16)).encode(),
     "offers a larger ring": _resize(stage=llc.ResizeStage.OFFER, ring_bytes=512 << 20),
     "offers a ring": _resize(stage=llc.ResizeStage.OFFER, ring_bytes=16384),
-    "offers a buffer": _resize(stage=llc.ResizeStage.OFFER, buffer_bytes=1 << 20),
     "offers and names rings": _offer_and_name,
     "pauses": _resize(stage=llc.ResizeStage.PAUSED, position=1),
     "refuses": _resize(stage=llc.ResizeStage.PAUSED, refused=True),

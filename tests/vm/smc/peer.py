@@ -245,9 +245,6 @@ class Member:
     def ring_turned(self) -> None:
         """Rings do not grow."""
 
-    def place(self, buffer: memoryview) -> None:
-        """Nothing is placed."""
-
 
 class Fallback(Exception):
     """The connection is TCP: ``socket`` carries it, behind ``rest``."""
