@@ -31,6 +31,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--peers", default="*", help="names or patterns, separated by commas (see --list)")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="separated by commas")
+    parser.add_argument("--device", default="", help="aiordma's RDMA device [as it chooses]")
     parser.add_argument("--list", action="store_true", help="list the peers and exit")
     parser.add_argument("--report", type=Path, help="no run: show the tables of this result file")
     options = parser.parse_args()
@@ -60,7 +61,8 @@ def main() -> int:
     if not peers:
         console.print(f"no peer matches {options.peers!r}; --list shows the names")
         return 2
-    plan = Plan(peers, options.rounds, options.seconds, options.quick, tuple(options.workloads.split(",")))
+    workloads = tuple(options.workloads.split(","))
+    plan = Plan(peers, options.rounds, options.seconds, options.quick, workloads, options.device)
     started = datetime.datetime.now(datetime.UTC)
 
     def tell(line: str) -> None:
@@ -71,7 +73,9 @@ def main() -> int:
         results["wire"] = wire.run(min(plan.rounds, 3), plan.slice_seconds * 2, tell)
     results["started"] = started.isoformat(timespec="seconds")
 
-    whole = not options.quick and len(peers) == len(PEERS) and plan.workloads == WORKLOADS
+    whole = (
+        not options.quick and not options.device and len(peers) == len(PEERS) and plan.workloads == WORKLOADS
+    )
     name = f"{started:%Y%m%d-%H%M%S}-{results['machine']['revision'] or 'unknown'}" if whole else "partial"
     RESULTS.mkdir(exist_ok=True)
     target = RESULTS / f"{name}.json"

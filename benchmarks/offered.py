@@ -18,13 +18,14 @@ async def offered(
     size: int,
     per_second: float,
     seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> array[float]:
     """The seconds that each round trip took since it was due.
 
     The sender's loop is kept awake, so that no timer's granularity counts; the peer's is not. What is not
     sent after twice the time is left out, so that a rate that is too high ends, too.
     """
-    clock, message, taken = time.perf_counter, b"x" * size, array("d")
+    message, taken = b"x" * size, array("d")
     begin = clock() + 0.001
     sent, ends = 0, False
     news = asyncio.Event()

@@ -65,6 +65,7 @@ def _machine(results: dict[str, Any]) -> str:
     return (
         f"{machine['cpu']}, {machine['cpus']} CPUs ({kind}), {machine['system']}, kernel {machine['kernel']},"
         f" Python {machine['python']}; {packages}; revision {revision}."
+        f"{' Device: ' + results['device'] + '.' if results.get('device') else ''}"
         f" {results['rounds']} rounds of {results['slice_seconds']:g} s a number,"
         f" load before: {machine['load_before']:.1f}.\n"
     )

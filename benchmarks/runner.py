@@ -43,6 +43,8 @@ class Plan:
     slice_seconds: float
     quick: bool
     workloads: tuple[str, ...] = WORKLOADS
+    device: str = ""
+    """The device of aiordma's peers; empty: the one that it chooses."""
 
 
 def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -52,6 +54,7 @@ def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
         "rounds": plan.rounds,
         "slice_seconds": plan.slice_seconds,
         "quick": plan.quick,
+        "device": plan.device,
         "peers": {peer.name: {"title": peer.title, "ours": peer.ours, "rounds": []} for peer in plan.peers},
     }
     copies: dict[str, list[float]] = {"warm": [], "cold": []}
@@ -95,6 +98,8 @@ def _run_peer(peer: Peer, plan: Plan, workloads: list[str]) -> dict[str, Any]:
         key: value for key, value in os.environ.items() if not key.startswith(("AIORDMA_", "SOFTDEV_"))
     }
     environment |= peer.environment
+    if plan.device:
+        environment["AIORDMA_DEVICE"] = plan.device
     with subprocess.Popen(
         _command("server", peer, server_cpu),
         stdin=subprocess.PIPE,
