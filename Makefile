@@ -32,7 +32,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-upgrade test-late test-orders test-rxe test-rxe-long test-wire-rxe test-smc test-siw test-stacks \
+        test-quick test-upgrade test-late test-orders test-rxe test-rxe-long test-wire-rxe test-card test-smc test-siw test-stacks \
         test-programs test-valkey test-kills \
         bench-apps demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture pythons test-distros test-arm
@@ -222,6 +222,10 @@ test-smc: install .venv/.apt-vm ## aiordma's link and negotiation for SMC-R agai
 
 # Debian's kernel has no siw: it is built from the source of the very same version.
 VM_KERNEL = $(or $(AIORDMA_VM_KERNEL),build/vm/kernel)
+test-card: install .venv/.examples .venv/.deps-bench ## on a machine with an RDMA card: tests and benchmarks on DEVICE, in one file to send
+	@[ -n "$(DEVICE)" ] || { echo "say which: make test-card DEVICE=mlx5_0 (ls /sys/class/infiniband)"; exit 2; }
+	$(PY) -m tests.card $(DEVICE) $(ARGS)
+
 test-siw: install .venv/.apt-vm ## tests on the kernel's software iWARP, siw, in a virtual machine
 	@mkdir -p $(VM_KERNEL); exec 8>$(VM_KERNEL)/lock; flock 8; \
 	  tests/vm/kernel $(VM_KERNEL) >/dev/null && tests/vm/siw build $(VM_KERNEL)

@@ -1,0 +1,1 @@
+"""A report of a real RDMA card, for somebody who has one to send to those who have none."""
