@@ -121,6 +121,8 @@ class Engine:
         recorder.install(config)
         recorder.watch(self)
         self._async_events = AsyncEvents(self.backend)
+        self._events_rest: Handle | None = None
+        self._events_failed = ""  # why, since when they could be read
         waker.watch_fd(self.cq.fd, self.poller.on_readable)
         waker.watch_fd(self._async_events.fd, self.read_events)
         self.poller.second = int(waker.now())
@@ -323,7 +325,7 @@ class Engine:
 
         :raises NegotiationError:
         """
-        check_reachable(self.host_id, peer_host_id, by_wire=self.config.soft_wire != "off")
+        check_reachable(self.host_id, peer_host_id, wire=self.config.soft_wire)
 
     def _check(self, *, new: bool = True) -> None:
         """:raises NegotiationError: nothing (``new``: nothing new) begins here any more."""
@@ -337,14 +339,11 @@ class Engine:
 
     def read_events(self) -> None:
         """Read and handle the device's asynchronous events."""
-        try:
-            events = self._async_events.read()
-        except (OSError, MemoryError) as error:
-            why = str(error) or "no memory"
-            logger.warning("%s: its events cannot be read now: %s", self.backend.name, why)
-            self.waker.unwatch_fd(self._async_events.fd)  # it stays readable
-            self.waker.call_at(self.waker.now() + PAUSE_S, self._watch_events)
-            return
+        events = self._async_events.read()
+        if (error := self._async_events.failure) is not None:
+            self._rest_from_events(str(error) or "no memory")
+        elif self._events_rest is None:
+            self._events_failed = ""
         for event in events:
             logger.log(
                 logging.WARNING if event.is_fatal else logging.DEBUG, "%s: %s", self.backend.name, event
@@ -361,7 +360,17 @@ class Engine:
                     if self._concerns(event, user.qp_num):
                         user.device_event(event)
 
+    def _rest_from_events(self, why: str) -> None:
+        """They stay readable. It is said once for each reason, and not each time that it is tried again."""
+        level = logging.DEBUG if why == self._events_failed else logging.WARNING
+        self._events_failed = why
+        logger.log(level, "%s: its events cannot be read now: %s", self.backend.name, why)
+        if self._events_rest is None:  # others than the loop ask for events, too
+            self.waker.unwatch_fd(self._async_events.fd)
+            self._events_rest = self.waker.call_at(self.waker.now() + PAUSE_S, self._watch_events)
+
     def _watch_events(self) -> None:
+        self._events_rest = None
         if not self.closed:
             self.waker.watch_fd(self._async_events.fd, self.read_events)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from typing import Literal
 
 from ..errors import Code, NegotiationError
 
@@ -13,7 +14,7 @@ _KIND_SOFT, _KIND_DEVICE = 1, 2
 #: The kind of device, with the layout of its shared memory, counted from the first one (four bits); then
 #: digests of the boot, of the network namespace in it, and of the user in that.
 _BOOT, _NAMESPACE = slice(1, 7), slice(7, 12)
-_SAME_NAMESPACE = slice(1, 12)
+_SAME_USER = slice(1, 16)
 _FIRST_LAYOUT = 0x53524C33
 _BOOT_ID, _NET = "/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"
 
@@ -55,10 +56,10 @@ def host_id(layout: int | None, here: bytes) -> bytes:
     return bytes([kind]) + here
 
 
-def check_reachable(own: bytes, peer: bytes, *, by_wire: bool) -> None:
+def check_reachable(own: bytes, peer: bytes, *, wire: Literal["off", "auto", "only"]) -> None:
     """Whether the devices of the two ends can reach each other.
 
-    :param own, peer: their ids. :param by_wire: software devices may use the network.
+    :param own, peer: their ids. :param wire: whether software devices use the network, or nothing else.
     :raises NegotiationError: they cannot; the code tells the peer why.
     """
     its_kind = peer[0] & 15 if peer else 0
@@ -72,13 +73,15 @@ def check_reachable(own: bytes, peer: bytes, *, by_wire: bool) -> None:
         raise NegotiationError(
             Code.PEER_UNREACHABLE, "this end has the software device, the peer has another kind"
         )
-    if own[0] != peer[0] and own[_SAME_NAMESPACE] == peer[_SAME_NAMESPACE]:
-        # They would try, and find out when no message comes.
+    if wire == "only":
+        return
+    if own[0] != peer[0] and own[_SAME_USER] == peer[_SAME_USER]:
+        # They would try, and find out when no message comes. Packets are the same in all versions.
         raise NegotiationError(
             Code.VERSION_MISMATCH,
             "the two ends' software devices are of versions that cannot share memory: install the same one",
         )
-    if own == peer or by_wire:
+    if own == peer or wire != "off":
         return
     if own[_BOOT] != peer[_BOOT]:
         raise NegotiationError(

@@ -6,6 +6,7 @@ import os
 import select
 from typing import NamedTuple
 
+from ..errors import VerbsError
 from .abi import EventType
 from .device import Backend, translated
 
@@ -50,14 +51,24 @@ class AsyncEvents:
         pointers = backend.binding.pointers
         self._source = pointers.async_event_source
         self.fd: int = pointers.async_fd(backend.context)
+        #: Why the last :meth:`read` ended early, None if it did not. What it was reading may be lost.
+        self.failure: VerbsError | MemoryError | None = None
         os.set_blocking(self.fd, False)
 
     def read(self, limit: int = 16) -> list[DeviceEvent]:
-        """Events that are there, at most ``limit``, acknowledged. Raises VerbsError, MemoryError."""
+        """Events that are there, at most ``limit``, acknowledged: those before a :attr:`failure`, too."""
         self._backend.check_process()
+        self.failure = None
+        events: list[DeviceEvent] = []
+        try:
+            self._read_into(events, limit)
+        except (VerbsError, MemoryError) as error:
+            self.failure = error
+        return events
+
+    def _read_into(self, events: list[DeviceEvent], limit: int) -> None:
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
-        events: list[DeviceEvent] = []
         # Asked first: pyverbs gives no errno here, so "nothing there" would look like any other failure.
         while len(events) < limit and poll.poll(0):
             with translated(self._backend.binding, "ibv_get_async_event", self._backend.name):
@@ -68,4 +79,3 @@ class AsyncEvents:
             finally:
                 event.ack()
             events.append(DeviceEvent(event.event_type, source, number))
-        return events

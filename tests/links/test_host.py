@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 FIRST = 0x53524C33
+#: Where memory is shared if it can be.
+WIRE: tuple[Literal["off", "auto"], ...] = ("off", "auto")
 
 
 def at(
@@ -39,21 +41,21 @@ def test_the_reason_names_what_differs(monkeypatch: pytest.MonkeyPatch, tmp_path
         (at(monkeypatch, two, net, 1000), Code.PEER_UNREACHABLE),
     ):
         for own, peer in ((here, there), (there, here)):
-            host.check_reachable(own, peer, by_wire=True)
+            host.check_reachable(own, peer, wire="auto")
             with pytest.raises(NegotiationError) as caught:
-                host.check_reachable(own, peer, by_wire=False)
+                host.check_reachable(own, peer, wire="off")
             assert caught.value.code == code
-    host.check_reachable(here, here, by_wire=False)
+    host.check_reachable(here, here, wire="off")
 
 
 def test_other_kinds_of_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     boot = tmp_path / "boot"
     boot.write_text("one")
     soft, card = (at(monkeypatch, boot, boot, 1, layout=layout) for layout in (FIRST, None))
-    host.check_reachable(card, card, by_wire=False)
+    host.check_reachable(card, card, wire="off")
     for own, peer, text in ((soft, card, "another kind"), (card, soft, "this end has not")):
         with pytest.raises(NegotiationError, match=text) as caught:
-            host.check_reachable(own, peer, by_wire=True)
+            host.check_reachable(own, peer, wire="auto")
         assert caught.value.code == Code.PEER_UNREACHABLE
 
 
@@ -65,12 +67,18 @@ def test_devices_that_share_no_memory_say_so_at_once(monkeypatch: pytest.MonkeyP
     own, next_one = (at(monkeypatch, net, net, 1, layout=layout) for layout in (FIRST, FIRST + 1))
     assert own[1:] == next_one[1:]
     for one, two in ((own, next_one), (next_one, own)):
-        for by_wire in (True, False):
+        for wire in WIRE:
             with pytest.raises(NegotiationError, match="cannot share memory") as caught:
-                host.check_reachable(one, two, by_wire=by_wire)
+                host.check_reachable(one, two, wire=wire)
             assert caught.value.code == Code.VERSION_MISMATCH
     away = at(monkeypatch, net, other_net, 1, layout=FIRST + 1)
-    host.check_reachable(own, away, by_wire=True)  # by packets, whose format is RoCEv2's
+    host.check_reachable(own, away, wire="auto")  # by packets, whose format is RoCEv2's
+    host.check_reachable(own, next_one, wire="only")
+    other_user = at(monkeypatch, net, net, 2, layout=FIRST + 1)
+    host.check_reachable(own, other_user, wire="auto")
+    with pytest.raises(NegotiationError) as caught:
+        host.check_reachable(own, other_user, wire="off")
+    assert caught.value.code == Code.OTHER_USER
 
 
 def test_without_proc_it_says_what_to_mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

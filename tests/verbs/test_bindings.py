@@ -296,6 +296,38 @@ def test_closing_an_object_closes_what_was_made_on_it(bound: Backend, closed: st
 
 
 @only_soft
+def test_events_before_one_that_cannot_be_kept(bound: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were acknowledged, and went with it."""
+    assert bound.soft is not None
+    events = AsyncEvents(bound)
+    true, seen = events._source, list[object]()
+
+    def source(event: Any) -> tuple[str, int]:
+        seen.append(event)
+        if len(seen) == 3:
+            raise MemoryError
+        found: tuple[str, int] = true(event)
+        return found
+
+    monkeypatch.setattr(events, "_source", source)
+    for up in (False, True, False, True):
+        bound.soft.port(bound.name, up=up)
+    poll = select.poll()
+    poll.register(events.fd, select.POLLIN)
+    found: list[int] = []
+    while len(seen) < 3:
+        assert poll.poll(10_000), "no event"
+        found += [event.type for event in events.read()]
+    assert found == [EventType.PORT_ERR, EventType.PORT_ACTIVE]
+    assert isinstance(events.failure, MemoryError)
+    while len(found) < 3:
+        assert poll.poll(10_000), "no event"
+        found += [event.type for event in events.read()]
+    assert found[2] == EventType.PORT_ACTIVE
+    assert events.failure is None
+
+
+@only_soft
 def test_asynchronous_events(bound: Backend) -> None:
     assert bound.soft is not None
     events = AsyncEvents(bound)
