@@ -28,8 +28,13 @@ PEER_DIED = "the peer's process has ended or closed the TCP connection"
 _RESET = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds, so that close() sends RST
 
 
-#: Seconds of silence before the kernel's first probe, and between probes; and how many.
-_PROBES = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+#: That the kernel probes; seconds of silence before the first probe, and between probes; and how many.
+_PROBES = {
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 10,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): 5,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 3,
+}
 
 
 def lost_because(error: OSError | MemoryError) -> str:
@@ -45,10 +50,10 @@ class TcpCarrier:
     """
 
     __slots__ = (
+        "_before",
         "_carrier",
         "_fd",
         "_out",
-        "_probes",
         "_reading",
         "_tls",
         "_waker",
@@ -66,7 +71,7 @@ class TcpCarrier:
         self._fd = carrier.fileno()
         self._out = bytearray()
         self._reading = self._writing = False
-        self._probes = False  # the kernel's, begun here
+        self._before: list[tuple[int, int, int]] | None = None  # options, before the kernel probes
         self.closed = False
         #: Why nothing can be sent any more; what has arrived can still be read.
         self.failure: LinkError | None = None
@@ -116,10 +121,10 @@ class TcpCarrier:
         when the kernel gives up what it could not send."""
         sock = self._socket
         with contextlib.suppress(OSError):
-            self._probes = self._probes or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _PROBES:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            if self._before is None:
+                self._before = [(*each, sock.getsockopt(*each)) for each in _PROBES]
+            for level, option in reversed(_PROBES):  # what they are like, before there are any
+                sock.setsockopt(level, option, _PROBES[level, option])
 
     @property
     def _socket(self) -> socket.socket:
@@ -201,9 +206,9 @@ class TcpCarrier:
         self.watch(False)
         self.closed = True
         self.on_input = self.on_flushed = self.on_failed = None
-        if self._probes:  # on RDMA the link's keepalive decides
-            with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)
+        with contextlib.suppress(OSError):  # on RDMA the link's keepalive decides
+            for option in self._before or ():
+                self._socket.setsockopt(*option)
         return self._carrier
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ async def test_a_stream_on_rdma() -> None:
 @pytest.mark.parametrize("probing", [True, False])
 async def test_a_stream_that_has_left_rdma(probing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's keepalive ends it, unless the link's was switched off."""
-    monkeypatch.setattr(tcp_carrier, "_PROBES", tuple((option, 1) for option, _ in tcp_carrier._PROBES))
+    monkeypatch.setattr(tcp_carrier, "_PROBES", dict.fromkeys(tcp_carrier._PROBES, 1))
     config = Config(device=DEVICE, ring_bytes=16384, keepalive_ms=10_000 if probing else 0)
     one, other = await negotiated_pair(config=config, mode="rdma")
     async with one, other:
@@ -103,16 +103,23 @@ async def test_a_stream_that_has_left_rdma(probing: bool, monkeypatch: pytest.Mo
             other.abort()
 
 
-async def test_the_kernel_does_not_probe_what_is_back_on_rdma() -> None:
+@pytest.mark.parametrize("own", [False, True], ids=["no probes", "the program's own"])
+async def test_the_kernel_does_not_probe_what_is_back_on_rdma(own: bool) -> None:
+    """The socket's options are as the program has set them."""
     config = Config(device=DEVICE, ring_bytes=16384)
     one, other = await negotiated_pair(config=config, mode="rdma")
     async with one, other:
         (sock,) = await carriers("client")
         assert isinstance(sock, socket.socket)
+        if own:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1234)
+        before = [sock.getsockopt(*option) for option in tcp_carrier._PROBES]
         assert one._pipe.leave(Code.SWITCHED)  # type: ignore[attr-defined]
         await until(lambda: (one.path, other.path) == ("tcp", "tcp"))
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        probing = [sock.getsockopt(*option) for option in tcp_carrier._PROBES]
+        assert probing == list(tcp_carrier._PROBES.values())
         with anyio.fail_after(PATIENCE):
             await switch_back(one._pipe)  # type: ignore[arg-type]
         await until(lambda: (one.path, other.path) == ("rdma", "rdma"))
-        assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert [sock.getsockopt(*option) for option in tcp_carrier._PROBES] == before
