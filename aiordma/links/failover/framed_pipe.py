@@ -48,12 +48,37 @@ _READ_BYTES = 256 * 1024
 #: to RDMA, or what frees the rings on which this end sends, when they have failed. A peer that reads answers
 #: before it has sent much more than is in the kernels' buffers.
 _MOST_AHEAD_BYTES = 64 * 1024 * 1024
+#: All streams of a loop together, beyond the first limit of each.
+_SUM_AHEAD_BYTES = 256 * 1024 * 1024
 #: Answers of the negotiation that may wait for a peer that does not read. Further ones are not given: it
 #: would not read them either. A peer that keeps the rules has one proposal at a time.
 _MOST_ANSWERS = 64
 #: How long a closed pipe waits for the peer's last frame: closing with something unread would reset the
 #: connection, and discard what the peer has not read yet.
 _LINGER_S = 5.0
+
+
+class _Sum:
+    """Bytes read ahead of the users of all streams of a loop, and who does not read for their sake."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.waiting: set[FramedPipe] = set()
+
+    @classmethod
+    def of(cls, waker: Waker) -> _Sum:
+        found: _Sum | None = waker.locals.get(cls)
+        if found is None:
+            found = waker.locals[cls] = cls()
+        return found
+
+    def take(self, n: int) -> None:
+        """``n`` bytes less. Whoever waited for that reads on."""
+        self.bytes -= n
+        if self.waiting and self.bytes < _SUM_AHEAD_BYTES:
+            waiting, self.waiting = self.waiting, set()
+            for pipe in waiting:
+                pipe.read_soon()
 
 
 class Attempt(Protocol):
@@ -107,6 +132,7 @@ class FramedPipe:
         "_received",
         "_rejoin",
         "_sent",
+        "_sum",
         "_telling",
         "_waker",
         "new_rejoin",
@@ -133,6 +159,7 @@ class FramedPipe:
         self._assembler = Assembler()
         self._chunks: deque[memoryview] = deque()
         self._ahead = 0  # bytes in them
+        self._sum = _Sum.of(waker)
         self._most_ahead = _AHEAD_BYTES
         self._blocked = False  # a sender came short and is to be called
         self._answers = 0  # of the negotiation, since nothing waited to be sent
@@ -231,8 +258,10 @@ class FramedPipe:
     # -- receiving
 
     def _on_input(self) -> None:
-        if self._ahead >= self._most_ahead:
+        if self._is_full():
             self._carrier.watch(False)  # the user does not read: the kernel slows the peer down
+            if self._ahead < self._most_ahead:
+                self._sum.waiting.add(self)
         else:
             self._pull_and_wake()
 
@@ -257,11 +286,20 @@ class FramedPipe:
         if self.on_writable is not None and (self._failure or self._carrier.failure or self._peer_closed):
             self.on_writable()
 
+    def _is_full(self) -> bool:
+        """Whether what comes has to wait in the kernel."""
+        ahead = self._ahead
+        return ahead >= self._most_ahead or (ahead >= _AHEAD_BYTES and self._sum.bytes >= _SUM_AHEAD_BYTES)
+
+    def read_soon(self) -> None:
+        """There may be room for what waits in the kernel."""
+        self._waker.call_soon(self._read_on)
+
     def _pull(self) -> None:
         """Read until nothing is there or enough is."""
         carrier = self._carrier
         assembler = self._assembler
-        while self._failure is None and self._ahead < self._most_ahead:
+        while self._failure is None and not self._is_full():
             if carrier.closed or assembler.on_ring:
                 return
             try:
@@ -288,6 +326,7 @@ class FramedPipe:
             if not self._closed:
                 self._chunks.append(part)
                 self._ahead += len(part)
+                self._sum.bytes += len(part)
         if assembler.done and self._is_rejoining and self._rejoin is not None:
             self._rejoin.peer_ended()
         if self._peer_closed and not before:
@@ -340,9 +379,11 @@ class FramedPipe:
         if not 0 <= n <= (len(self._chunks[0]) if self._chunks else 0):
             raise ValueError(f"consume({n}): fewer bytes are readable")
         if n:
-            if self._ahead - n < self._most_ahead <= self._ahead:
-                self._waker.call_soon(self._read_on)
+            was_full = self._is_full()
             self._ahead -= n
+            self._sum.take(n)
+            if was_full and not self._is_full():
+                self.read_soon()
             if n == len(self._chunks[0]):
                 self._chunks.popleft()
             else:
@@ -476,7 +517,7 @@ class FramedPipe:
         the peer's last frame, and that for the user: for ever.
         """
         self._most_ahead = _MOST_AHEAD_BYTES
-        self._waker.call_soon(self._read_on)
+        self.read_soon()
 
     @property
     def peer_has_moved(self) -> bool:
@@ -536,6 +577,8 @@ class FramedPipe:
         self._closed = True
         self.on_readable = self.on_writable = None
         self._chunks.clear()
+        self._sum.waiting.discard(self)
+        self._sum.take(self._ahead)
         self._ahead = 0
 
     def _end_if_done(self) -> None:

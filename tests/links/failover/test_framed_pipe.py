@@ -8,6 +8,7 @@ import pytest
 
 from aiordma import wake
 from aiordma.errors import Code, FallbackReason
+from aiordma.links.failover import framed_pipe
 from aiordma.links.failover.framed_pipe import FramedPipe
 from aiordma.proto import clc
 from aiordma.proto.frames import MAX_BODY_BYTES, data_header, end_frame, negotiation_frame
@@ -155,6 +156,44 @@ async def test_a_peer_that_asks_and_floods_is_held_back() -> None:
             await until(lambda: framed.readable > 0)
     assert 0 < most <= 512 * 1024
     await until(lambda: delivery.watched)
+
+
+@pytest.mark.parametrize("how", ["read", "closed", "aborted"])
+async def test_peers_that_flood_together_are_held_back(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """What is read ahead for all of them is bounded, and each reads on when there is room."""
+    mib = 1 << 20
+    monkeypatch.setattr(framed_pipe, "_SUM_AHEAD_BYTES", 4 * mib)
+    deliveries = [Delivery() for _ in range(5)]
+    pipes = [framed_on(delivery) for delivery in deliveries]
+    for pipe, delivery in zip(pipes, deliveries, strict=True):
+        pipe.new_rejoin = lambda: cast("Any", Endless())
+        await until(lambda: delivery.watched)  # noqa: B023
+        delivery.ask()
+        for _ in range(3):
+            delivery.arrive(mib)
+    assert [pipe.readable for pipe in pipes[:1]] == [3 * mib]
+    assert 4 * mib <= sum(pipe.readable for pipe in pipes) < 6 * mib
+    assert [delivery.watched for delivery in deliveries[2:]] == [False] * 3
+    before = sum(pipe.readable for pipe in pipes[1:])
+    if how == "read":
+        got = 0
+        while got < 3 * mib:
+            got += len(pipes[0].try_receive(mib) or b"")
+    elif how == "closed":
+        pipes[0].close()
+    else:
+        pipes[0].abort()
+    await until(lambda: sum(pipe.readable for pipe in pipes[1:]) > before + mib)
+    for pipe in pipes[1:]:
+        got = 0
+        while got < 3 * mib:
+            taken = pipe.try_receive(mib)
+            got += len(taken or b"")
+            if taken is None:
+                await until(lambda: pipe.readable > 0)  # noqa: B023
+    for pipe in pipes:
+        pipe.abort()
+    assert framed_pipe._Sum.of(wake.current()).bytes == 0
 
 
 async def test_both_ends_close_at_once() -> None:
