@@ -187,11 +187,11 @@ class _Contact:
             self.member.discard()
         if self.group is None:
             return
-        if not self.first_contact:
+        if self.first_contact and not self.group.active:
+            self.group.close()
+        else:
             # The peer may not know this link any more: find out before the next connection tries to join.
             self.group.link.suspect()
-        elif not self.group.active:
-            self.group.close()
 
 
 class ClientContact(_Contact):

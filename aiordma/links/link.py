@@ -459,7 +459,8 @@ class Link:
         return True
 
     def suspect(self) -> None:
-        """Something else looks wrong: probe now."""
+        """Something else looks wrong: probe now, whatever was heard before."""
+        self.look(self.engine.waker.now())
         self._keepalive.suspect()
         self.look(self.engine.waker.now())
 
