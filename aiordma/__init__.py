@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         VerbsError,
     )
     from .launch.hooks import install, uninstall
-    from .launch.loops import event_loop_policy, new_event_loop
+    from .launch.loops import new_event_loop
     from .links.statistics import EngineStatistics
     from .streams.connector import connect
     from .streams.info import StreamInfo
@@ -82,7 +82,6 @@ _HOME = {
     "create_datagram_endpoint": "compat.datagram",
     "create_datagram_server": "compat.datagram",
     "create_server": "compat.connection",
-    "event_loop_policy": "launch.loops",
     "install": "launch.hooks",
     "new_event_loop": "launch.loops",
     "listen": "streams.listener",
@@ -142,7 +141,6 @@ __all__ = [
     "create_datagram_endpoint",
     "create_datagram_server",
     "create_server",
-    "event_loop_policy",
     "install",
     "listen",
     "listen_datagram",

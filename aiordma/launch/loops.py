@@ -1,8 +1,7 @@
 """Event loops whose connections negotiate RDMA, for programs that choose their loop.
 
-``asyncio.Runner(loop_factory=aiordma.new_event_loop)``, ``uvicorn --loop aiordma:new_event_loop``, a policy
-(deprecated) for what still wants one. Other loops of the process stay as they are; :func:`aiordma.install`
-changes all.
+``asyncio.Runner(loop_factory=aiordma.new_event_loop)``, ``uvicorn --loop aiordma:new_event_loop``. Other
+loops of the process stay as they are; :func:`aiordma.install` changes all.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from ..compat import claims, own_methods
@@ -18,7 +16,7 @@ from ..compat import claims, own_methods
 if TYPE_CHECKING:
     from .methods import Methods
 
-__all__ = ["event_loop_policy", "new_event_loop"]
+__all__ = ["new_event_loop"]
 
 
 @functools.cache
@@ -63,28 +61,3 @@ def new_event_loop(*, uvloop: bool = False) -> asyncio.AbstractEventLoop:
         base = asyncio.SelectorEventLoop
     loop: asyncio.AbstractEventLoop = _class_of(base)()
     return loop
-
-
-def event_loop_policy() -> Any:
-    """A policy whose event loops are those of :func:`new_event_loop`, for ``asyncio.set_event_loop_policy()``
-    and pytest-asyncio's fixture ``event_loop_policy``.
-
-    .. deprecated:: 0.1
-        Python 3.16 has no policies any more: pass :func:`new_event_loop` as ``loop_factory``, or call
-        :func:`aiordma.install`.
-    """
-    warnings.warn(
-        "aiordma.event_loop_policy() goes with the policies of asyncio, in Python 3.16: pass "
-        "aiordma.new_event_loop as loop_factory, or call aiordma.install()",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        base: Any = asyncio.DefaultEventLoopPolicy
-
-        class RdmaEventLoopPolicy(base):  # type: ignore[misc]
-            def new_event_loop(self) -> asyncio.AbstractEventLoop:
-                return new_event_loop()
-
-        return RdmaEventLoopPolicy()

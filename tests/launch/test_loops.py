@@ -1,10 +1,9 @@
-"""Event loops to choose: `new_event_loop()` and the policy, beside loops that stay as they are."""
+"""Event loops to choose: `new_event_loop()`, beside loops that stay as they are."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -69,18 +68,6 @@ def test_with_install(uvloop: bool, first: str) -> None:
         assert runner.run(path()) == "rdma"
         aiordma.uninstall()
         assert runner.run(path()) == "rdma"
-
-
-def test_the_policy() -> None:
-    with pytest.warns(DeprecationWarning, match="loop_factory"):
-        policy = aiordma.event_loop_policy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        asyncio.set_event_loop_policy(policy)
-        try:
-            assert asyncio.run(path()) == "rdma"
-        finally:
-            asyncio.set_event_loop_policy(None)
 
 
 def test_rules_hold(monkeypatch: pytest.MonkeyPatch) -> None:
