@@ -10,13 +10,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..observe import capture, leaks, trace, warned
+from ..addresses import show
+from ..observe import capture, events, leaks, listeners, trace, warned
 from ..observe import connections as registered
 from ..observe.calls import past
 from ..verbs.qp import QpPath
 from . import actions
 from .counting import open_connections
-from .describe import KINDS, describe_connection, describe_valkey, mode_of
+from .describe import KINDS, Moment, describe_connection, describe_valkey, mode_of
 from .holders import holders
 from .messages import (
     Call,
@@ -26,6 +27,8 @@ from .messages import (
     Devices,
     Done,
     Engine,
+    Event,
+    Events,
     Fallback,
     Fallbacks,
     FromTool,
@@ -35,6 +38,8 @@ from .messages import (
     Leaks,
     Link,
     Links,
+    Listener,
+    Listeners,
     Memory,
     MemoryUse,
     Method,
@@ -59,6 +64,9 @@ if TYPE_CHECKING:
     from ..wake.base import Waker
 
 __all__ = ["Pause", "answer"]
+
+_Reason = tuple[int, int | None, str]
+_Times = tuple[float, float]
 
 #: Connections in one message.
 _ROWS = 16
@@ -144,7 +152,7 @@ def _call(record: trace.Record) -> Call:
 
 def _connections(waker: Waker) -> Iterator[Struct]:
     rows = []
-    now, loop_now = time.monotonic(), waker.now()
+    now, loop_now = time.monotonic(), _moment(waker)
     for entry in registered.of_loop(waker):
         row = describe_connection(entry, now, loop_now)
         if row is not None:
@@ -152,12 +160,43 @@ def _connections(waker: Waker) -> Iterator[Struct]:
         if len(rows) == _ROWS:
             yield Connections(rows)
             rows = []
-            now, loop_now = time.monotonic(), waker.now()
+            now, loop_now = time.monotonic(), _moment(waker)
     yield Connections(rows)
     module = sys.modules.get("aiordma.valkey.connection")
     if module is not None:
         found = [describe_valkey(each, time.monotonic()) for each in module.connections(waker)]
         yield Connections([row for row in found if row is not None])
+
+
+def _moment(waker: Waker) -> Moment:
+    seconds = [engine.poller.second for engine in _engines(waker)]
+    return Moment(waker.now(), min(seconds, default=0))
+
+
+def _listeners(waker: Waker) -> Iterator[Struct]:
+    now = time.monotonic()
+    yield Listeners(
+        [
+            Listener(
+                kind=KINDS.get(each.kind, str(each.kind)),
+                addresses=[show(address) for address in each.addresses],
+                age_s=round(now - since, 3),
+                accepted=each.accepted,
+                negotiating=each.negotiating,
+                waiting=each.waiting,
+                rdma=each.rdma,
+                tcp=each.tcp,
+                failed=each.failed,
+            )
+            for each, since in listeners.of_loop(waker)
+        ]
+    )
+
+
+def _events(waker: Waker) -> Iterator[Struct]:
+    rows = (Event(each.kind, each.text, each.first_at, each.last_at, each.count) for each in events.recent())
+    while some := list(itertools.islice(rows, _ROWS)):
+        yield Events(some)
 
 
 def _links(waker: Waker) -> Iterator[Struct]:
@@ -175,6 +214,7 @@ def _links(waker: Waker) -> Iterator[Struct]:
                 ack_timeout_ms=round(retrying.ack_timeout_s * 1000, 1),
                 retries=retrying.retry_count,
                 rnr_retries=retrying.rnr_retry,
+                age_s=round(waker.now() - group.since, 3),
                 **group.statistics(),
             )
             for group in list(engine.all_groups)
@@ -251,11 +291,13 @@ def _rpc(waker: Waker) -> Iterator[Struct]:
 def _fallbacks(waker: Waker) -> Iterator[Struct]:
     counts = registered.counts
 
-    def rows(when: str, counter: Counter[tuple[int, int | None, str]]) -> Iterator[Fallback]:
-        for (local, peer, text), number in counter.most_common():
-            yield Fallback(when, mode_of(local, peer), local, peer, text, number)
+    def rows(when: str, counter: Counter[_Reason], times: dict[_Reason, _Times]) -> Iterator[Fallback]:
+        for key, number in counter.most_common():
+            local, peer, text = key
+            yield Fallback(when, mode_of(local, peer), local, peer, text, number, *times.get(key, (0.0, 0.0)))
 
-    yield Fallbacks([*rows("began", counts.fallbacks), *rows("left", counts.left)])
+    began = rows("began", counts.fallbacks, counts.fallback_times)
+    yield Fallbacks([*began, *rows("left", counts.left, counts.left_times)])
 
 
 def _leaks(waker: Waker) -> Iterator[Struct]:
@@ -302,11 +344,13 @@ def _engine(engine: Any) -> Engine:
 
 _VIEWS: dict[View, Callable[[Waker], Iterator[Struct]]] = {
     "connections": _connections,
+    "listeners": _listeners,
     "links": _links,
     "devices": _devices,
     "memory": _memory,
     "rpc": _rpc,
     "fallbacks": _fallbacks,
+    "events": _events,
     "leaks": _leaks,
     "totals": _totals,
 }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..errors import FallbackReason
     from ..observe.connections import Entry
 
-__all__ = ["KINDS", "describe_connection", "describe_valkey", "mode_of"]
+__all__ = ["KINDS", "Moment", "describe_connection", "describe_valkey", "mode_of"]
 
 KINDS: dict[int, str] = {Kind.STREAM: "stream", Kind.DATAGRAMS: "datagrams", Kind.CALLS: "calls"}
 
@@ -39,6 +39,14 @@ class _Tcp(NamedTuple):
     received: int
 
 
+class Moment(NamedTuple):
+    """Now, by the loop's clock, and the second in which its engines last looked at that clock. What they have
+    moved since then is dated with that second."""
+
+    now: float
+    second: int
+
+
 def _tcp_info(sock: socket.socket) -> _Tcp | None:
     """None: it is no TCP connection, or closed."""
     try:
@@ -53,7 +61,7 @@ def mode_of(local: int, peer: int | None) -> str:
     return f"TCP 0x{local:08x}" + ("" if peer is None else f"/0x{peer:08x}")
 
 
-def describe_connection(entry: Entry, now: float, loop_now: float) -> Connection | None:
+def describe_connection(entry: Entry, now: float, loop_now: Moment) -> Connection | None:
     """:param now: ``time.monotonic()``.
     :param loop_now: the same moment by the loop's clock.
     :return: None: it is over.
@@ -140,11 +148,16 @@ def _on_tcp(row: Connection, sock: socket.socket, reason: FallbackReason | None)
     row.rtt_us, row.retransmits = info.rtt_us, info.retransmits
 
 
-def _idle(row: Connection, active_at: int, loop_now: float) -> float:
-    return round(min(row.age_s, max(0.0, loop_now - active_at)), 3) if active_at else row.age_s
+def _idle(row: Connection, active_at: int, loop_now: Moment) -> float:
+    """At least so long: bytes are dated by a whole second, the one in which the engine last looked before."""
+    if not active_at:
+        return row.age_s
+    if active_at >= loop_now.second:
+        return 0.0
+    return round(min(row.age_s, max(0.0, loop_now.now - active_at - 1)), 3)
 
 
-def _on_channel(row: Connection, channel: Any, counts: Any, loop_now: float) -> None:
+def _on_channel(row: Connection, channel: Any, counts: Any, loop_now: Moment) -> None:
     row.idle_s = _idle(row, channel.active_at, loop_now)
     row.token, row.qp_num = channel.token, channel.qp_num
     if channel.is_closed:
@@ -153,7 +166,7 @@ def _on_channel(row: Connection, channel: Any, counts: Any, loop_now: float) -> 
         row.state = "eof received"
 
 
-def _on_rings(row: Connection, pipe: Any, counts: Any, loop_now: float) -> None:
+def _on_rings(row: Connection, pipe: Any, counts: Any, loop_now: Moment) -> None:
     ring = pipe.ring
     row.ring_bytes, row.peer_ring_bytes = counts.ring_bytes, counts.peer_ring_bytes
     row.token, row.peer_token, row.qp_num = ring.token, ring.peer_token, ring.qp_num

@@ -50,6 +50,8 @@ __all__ = [
     "Done",
     "Drain",
     "Engine",
+    "Event",
+    "Events",
     "Fallback",
     "Fallbacks",
     "FaultRule",
@@ -64,6 +66,8 @@ __all__ = [
     "Leaks",
     "Link",
     "Links",
+    "Listener",
+    "Listeners",
     "Memory",
     "MemoryUse",
     "Method",
@@ -81,6 +85,7 @@ __all__ = [
     "Tasks",
     "Totals",
     "Trim",
+    "VerbsProgram",
     "View",
     "Warning",
     "Warnings",
@@ -182,6 +187,31 @@ class Connections(Part, tag="connections"):
     rows: list[Connection]
 
 
+class Listener(Struct):
+    """One listener: where clients connect to."""
+
+    #: of its connections: ``stream``, ``datagrams`` or ``calls``
+    kind: str
+    addresses: list[str]
+    age_s: float
+    #: connections taken from the kernel
+    accepted: int
+    #: being negotiated now, or silent so far
+    negotiating: int
+    #: that no task has accepted yet
+    waiting: int
+    #: of the accepted ones, by path, and those that became neither; null: it does not count them
+    rdma: int | None = None
+    tcp: int | None = None
+    failed: int | None = None
+
+
+class Listeners(Part, tag="listeners"):
+    """All listeners of the loop."""
+
+    rows: list[Listener]
+
+
 class Link(Struct):
     """One link: a queue pair to one peer. The counters are those of ``aiordma.EngineStatistics``."""
 
@@ -213,6 +243,8 @@ class Link(Struct):
     #: ... and sends so often again, before the link fails; the same for a peer without a posted receive (RNR)
     retries: int = 0
     rnr_retries: int = 0
+    #: since it was begun
+    age_s: float = 0.0
 
 
 class Links(Part, tag="links"):
@@ -325,12 +357,46 @@ class Fallback(Struct):
     peer: int | None
     text: str
     connections: int
+    #: the first one and the last one, in seconds since the epoch; 0: not known
+    first_at: float = 0.0
+    last_at: float = 0.0
 
 
 class Fallbacks(Part, tag="fallbacks"):
     """Counts since the process began."""
 
     rows: list[Fallback]
+
+
+class Event(Struct):
+    """Something that happened to links, devices or paths, perhaps several times within seconds."""
+
+    #: ``link up``, ``link lost``, ``link ended``, ``device up``, ``device down``, ``device drained``,
+    #: ``began on TCP``, ``left RDMA`` or ``back on RDMA``
+    kind: str
+    text: str
+    #: the first time and the last one, in seconds since the epoch
+    first_at: float
+    last_at: float
+    count: int
+
+
+class Events(Part, tag="events"):
+    """The last ones of the process."""
+
+    rows: list[Event]
+
+
+class VerbsProgram(Struct):
+    """A program that has an RDMA device open."""
+
+    pid: int
+    uid: int
+    program: str
+    #: by name; ``software device``
+    devices: list[str]
+    #: it has a loop of aiordma
+    uses_aiordma: bool
 
 
 class Leak(Struct):
@@ -510,11 +576,13 @@ class Refused(Part, tag="refused"):
 Answer = (
     Identity
     | Connections
+    | Listeners
     | Links
     | Devices
     | MemoryUse
     | Rpc
     | Fallbacks
+    | Events
     | Leaks
     | Totals
     | Settings

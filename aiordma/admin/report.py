@@ -16,6 +16,8 @@ from .messages import (
     Connections,
     Device,
     Devices,
+    Event,
+    Events,
     Fallback,
     Fallbacks,
     Holder,
@@ -23,14 +25,19 @@ from .messages import (
     Leaks,
     Link,
     Links,
+    Listener,
+    Listeners,
     Memory,
     MemoryUse,
     Method,
     Rpc,
     Show,
     Totals,
+    VerbsProgram,
     View,
 )
+from .requests import NEW_VIEWS
+from .verbs_programs import verbs_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,6 +74,7 @@ class Process(Struct):
     #: with a baseline (``--reset``): when it was taken, in seconds since the epoch; totals count from then
     since: float | None = None
     connections: list[Connection] | None = None
+    listeners: list[Listener] | None = None
     links: list[Link] | None = None
     devices: list[Device] | None = None
     memory: list[Memory] | None = None
@@ -74,6 +82,7 @@ class Process(Struct):
     holders: list[Holder] | None = None
     rpc: list[Method] | None = None
     fallbacks: list[Fallback] | None = None
+    events: list[Event] | None = None
     leaks: list[Leak] | None = None
     totals: Totals | None = None
 
@@ -85,15 +94,19 @@ class Report(Struct):
     #: seconds since the epoch
     taken_at: float
     processes: list[Process]
+    #: with ``devices``: programs that have one open, as far as this user may see them
+    programs: list[VerbsProgram] | None = None
 
 
 _ROWS: dict[str, type[Any]] = {
     "connections": Connections,
+    "listeners": Listeners,
     "links": Links,
     "devices": Devices,
     "memory": MemoryUse,
     "rpc": Rpc,
     "fallbacks": Fallbacks,
+    "events": Events,
     "leaks": Leaks,
 }
 
@@ -117,8 +130,18 @@ def collect(
         return not page.is_own and (wanted is None or wanted(page))
 
     views = tuple(views)
+    known = tuple(view for view in views if view not in NEW_VIEWS)
     found = ask(Show(views), loops(others, pid))
-    return Report(SCHEMA, time.time(), [_process(each, views) for each in found])
+    if older := [each for each in found if each.state == "refused" and set(views) & set(NEW_VIEWS)]:
+        # They do not know some of them.
+        for each in older:
+            each.parts.clear()
+        ask(Show(known), older)
+    rows = [_process(each, known if each in older else views) for each in found]
+    report = Report(SCHEMA, time.time(), rows)
+    if "devices" in views:
+        report.programs = verbs_programs({each.page.pid for each in loops()}, pid)
+    return report
 
 
 def _process(loop: Loop, views: tuple[View, ...]) -> Process:

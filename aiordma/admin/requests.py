@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 __all__ = [
+    "NEW_VIEWS",
     "Capture",
     "Change",
     "Close",
@@ -22,7 +23,20 @@ __all__ = [
     "View",
 ]
 
-View = Literal["connections", "links", "devices", "memory", "rpc", "fallbacks", "leaks", "totals"]
+View = Literal[
+    "connections",
+    "listeners",
+    "links",
+    "devices",
+    "memory",
+    "rpc",
+    "fallbacks",
+    "events",
+    "leaks",
+    "totals",
+]
+#: Those that processes with an older build refuse.
+NEW_VIEWS: tuple[View, ...] = ("listeners", "events")
 
 
 class Request(Struct, forbid_unknown_fields=True):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Column", "bytes_text", "clean", "seconds_text", "table"]
+__all__ = ["Column", "bytes_text", "clean", "moment_text", "seconds_text", "table"]
 
 _UNITS = ("", "K", "M", "G", "T", "P")
 
@@ -48,6 +49,21 @@ def seconds_text(seconds: float) -> str:
     if seconds < 172_800:
         return f"{seconds / 3600:.1f}h"
     return f"{seconds / 86_400:.0f}d"
+
+
+def moment_text(at: float) -> str:
+    """``14:03:27`` of today, ``2026-11-28 14:03`` of other days; empty if it is 0 or no moment.
+
+    :param at: seconds since the epoch.
+    """
+    try:
+        when = time.localtime(at)
+    except (ValueError, OverflowError, OSError):
+        return ""
+    if not at:
+        return ""
+    today = time.localtime()[:3] == when[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", when)
 
 
 def table(columns: Sequence[Column], rows: Iterable[object]) -> list[str]:

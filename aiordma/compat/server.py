@@ -16,9 +16,12 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from .. import wake
-from ..addresses import looking_up
+from ..addresses import looking_up, plain_address
 from ..errors import AioRdmaError
 from ..negotiation.announcement import Announcement
+from ..observe import listeners
+from ..observe.listeners import Listening
+from ..proto.clc import Kind
 from ..wake.accepting import OUT_OF_RESOURCES
 from ..wake.names import getaddrinfo
 from .arguments import check_port
@@ -66,7 +69,7 @@ class RdmaServer(asyncio.AbstractServer):
         self._starting: set[asyncio.Task[None]] = set()
         self._full: list[socket.socket] = []  # not watched, for too many connections are being negotiated
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._active = 0
+        self._active = self._accepted = 0
         # What it has lent to the engine must not keep a server that the program and the loop have dropped.
         me = weakref.ref(self)
         if engine is not None:
@@ -106,6 +109,13 @@ class RdmaServer(asyncio.AbstractServer):
         """The listening sockets; empty once the server is closed."""
         return tuple(asyncio.trsock.TransportSocket(sock) for sock in self._sockets or ())
 
+    def observed(self) -> Listening | None:
+        """See :class:`aiordma.observe.listeners.Observed`."""
+        if self._sockets is None or not self._serving:
+            return None
+        addresses = [plain_address(sock.getsockname()) for sock in self._sockets]
+        return Listening(Kind.STREAM, addresses, self._accepted, len(self._starting))
+
     # ---- serving --------------------------------------------------------------------------------------
 
     async def start_serving(self) -> None:
@@ -124,6 +134,7 @@ class RdmaServer(asyncio.AbstractServer):
             for sock in self._sockets:
                 sock.listen(self._backlog)
                 self._watch(sock)
+            listeners.enter(self._waker, self)
             if self._announces:
                 self._announcement = Announcement(sock.getsockname()[1] for sock in self._sockets)
 
@@ -171,6 +182,7 @@ class RdmaServer(asyncio.AbstractServer):
                 self._loop.remove_reader(sock.fileno())
                 self._loop.call_later(_ACCEPT_RETRY_S, self._watch, sock)
                 return
+            self._accepted += 1
             connection.setblocking(False)
             # As every loop does; a stream that leaves RDMA goes on here.
             with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .. import faults
 from ..errors import Code, NegotiationError, VerbsError
-from ..observe import leak_watch
+from ..observe import events, leak_watch
 from ..observe.trace import recorder
 from ..proto.health import Health, wait_before
 from ..verbs.lifetime import release_all
@@ -225,6 +225,7 @@ class Devices(Generic[E]):
 
     def failed(self, engine: E, why: str, *, must_reopen: bool) -> None:
         """The device reports that its port is down, or (``must_reopen``) that it must be opened again."""
+        events.note("device down", f"{engine.backend.name}: {why}")
         index = self._index(engine)
         if index is None:
             return
@@ -236,6 +237,7 @@ class Devices(Generic[E]):
 
     def recovered(self, engine: EngineView) -> None:
         """The device reports that its port is up again."""
+        events.note("device up", engine.backend.name)
         index = self._index(engine)
         if index is not None:
             self.health.recovered(index)
@@ -325,6 +327,7 @@ class Devices(Generic[E]):
     def _over(self, framed: SwitchedStream, attempt: int, rejoin: RejoinView) -> None:
         if rejoin.error is None:
             self.moved += 1
+            events.note("back on RDMA", f"streams with {host_of(framed.peer)}")
             group = rejoin.group
             if group is not None:
                 group.moved_here += 1

@@ -25,7 +25,7 @@ from .. import faults, wake
 from .._cq import CompletionPoller
 from ..config import Config
 from ..errors import Code, NegotiationError, VerbsError
-from ..observe import companion
+from ..observe import companion, events
 from ..observe.trace import recorder
 from ..verbs.abi import EventType
 from ..verbs.events import AsyncEvents, DeviceEvent
@@ -181,6 +181,7 @@ class Engine:
 
     def path_works(self, peer: str) -> None:
         """A link to ``peer`` has come up."""
+        events.note("link up", f"{peer} on {self.backend.name}")
         self.devices.path_works(self, peer)
 
     def ack_owed(self, link: Link) -> None:
@@ -404,6 +405,8 @@ class Engine:
         :param text: why.
         :return: connections that leave.
         """
+        if self.drained is None:
+            events.note("device drained", f"{self.backend.name}: {text}" if text else self.backend.name)
         self.drained = text
         for group in list(self.all_groups):
             self.unlist_group(group)

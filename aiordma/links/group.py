@@ -85,7 +85,7 @@ class LinkGroup:
         self.engine, self.key, self.peer = engine, key, peer
         self.members: set[Member] = set()
         self._ready_waiters: list[Waiter] = []
-        self.idle_since = engine.waker.now()
+        self.since = self.idle_since = engine.waker.now()
         #: How often the set-up was looked at: connections that may join wait for one that goes on.
         self._looks = 0
         #: Proves that a new connection comes from the other end (proto/proof.py, link_secret).

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import faults
 from ..datapath._qp import QueuePair
 from ..errors import LinkError, RemoteProtocolError, VerbsError
+from ..observe import events
 from ..proto import llc
 from ..proto.keepalive import Keepalive, Verdict
 from ..proto.message import SLOT_EXTRA_BYTES
@@ -403,6 +404,7 @@ class Link:
         level = logging.WARNING if self._in_use() and not self.engine.closed else logging.DEBUG
         text = reason.reason if isinstance(reason, LinkError) else reason
         logger.log(level, "link to %s lost: %s", self.peer, text)
+        events.note("link lost" if level == logging.WARNING else "link ended", f"{self.peer}: {text}")
         self.cut()
         self._confirmed.set()
         self._on_failed(reason)

@@ -23,6 +23,8 @@ from .. import wake
 from ..addresses import plain_address, show
 from ..attributes import address_attributes
 from ..errors import AioRdmaError, remedy
+from ..observe import listeners
+from ..observe.listeners import Listening
 from ..wake.accepting import OUT_OF_RESOURCES, PAUSE_S
 from ..wake.ending import release_unclosed
 from ..wake.interrupts import uninterrupted
@@ -113,6 +115,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         ports = [] if options.mode == "tcp" else [port for _, port in self._addresses]
         self._announcement = Announcement(ports)
         self._waker.bind(self)
+        listeners.enter(self._waker, self)
         self.origin = here()
         #: It was not closed.
         self._forgotten = True
@@ -289,6 +292,16 @@ class ConnectionListener(anyio.abc.Listener[T]):
             serving=self._handlers.running,
             handlers_failed=self._handlers.failed,
             handlers_lost=self._handlers.lost,
+        )
+
+    def observed(self) -> Listening | None:
+        """See :class:`aiordma.observe.listeners.Observed`."""
+        counts, jobs = self.statistics(), len(self._jobs)
+        paths = counts.rdma, counts.tcp, counts.failed
+        return (
+            None
+            if self._closed
+            else Listening(self.kind, self._addresses, counts.accepted, jobs, counts.waiting, *paths)
         )
 
     def __repr__(self) -> str:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import Counter
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from . import events
 
 if TYPE_CHECKING:
     import socket
@@ -118,10 +120,14 @@ class Counts(NamedTuple):
     fallbacks: Counter[tuple[int, int | None, str]]
     #: connections that left RDMA later, in the same way
     left: Counter[tuple[int, int | None, str]]
+    #: the first and the last time of each of these reasons, in seconds since the epoch, as ``fallbacks`` and
+    #: ``left`` have it
+    fallback_times: dict[tuple[int, int | None, str], tuple[float, float]]
+    left_times: dict[tuple[int, int | None, str], tuple[float, float]]
 
 
 #: Of all loops of the process.
-counts = Counts(Counter(), Counter(), Counter())
+counts = Counts(Counter(), Counter(), Counter(), {}, {})
 
 _KEY = "connections"
 _tables: weakref.WeakSet[Connections] = weakref.WeakSet()
@@ -162,17 +168,25 @@ def enter(waker: Waker, result: Negotiated, kind: int, side: Side) -> None:
     of_loop(waker).add(result, kind, side)
     counts.connections[kind, side, "tcp" if result.pipe is None else "rdma"] += 1
     if result.fallback is not None:
-        _count(counts.fallbacks, result.fallback)
+        _count(counts.fallbacks, counts.fallback_times, result.fallback)
+        events.note("began on TCP", result.fallback.text)
 
 
 def left_rdma(reason: FallbackReason) -> None:
     """A connection goes on over TCP."""
-    _count(counts.left, reason)
+    _count(counts.left, counts.left_times, reason)
+    events.note("left RDMA", reason.text)
 
 
-def _count(counter: Counter[tuple[int, int | None, str]], reason: FallbackReason) -> None:
+def _count(
+    counter: Counter[tuple[int, int | None, str]],
+    times: dict[tuple[int, int | None, str], tuple[float, float]],
+    reason: FallbackReason,
+) -> None:
     """Details differ, and must not fill the memory: what is beyond the limit is counted without them."""
     key = int(reason.local), None if reason.peer is None else int(reason.peer), reason.text
     if key not in counter and len(counter) >= _REASONS:
         key = (*key[:2], "(other details)")
     counter[key] += 1
+    now = time()
+    times[key] = times.get(key, (now, now))[0], now

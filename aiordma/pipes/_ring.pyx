@@ -318,7 +318,7 @@ cdef class RingPipe(Flow):
                     cursors.unannounced >= self.step or (placed < n and tx.free() == 0)
                     or (not (self.pushes and qp.cq.between.crowded) and self.comes_first())):
                 tx.blocked = placed < n and tx.free() == 0
-                cursors.write(qp.message_room())
+                cursors.write(qp.message_room(), qp.cq.second)
                 qp.add_message(&chain, CDC_BYTES, lkey != 0)
             self.posting = True
             if lkey != 0:
@@ -559,8 +559,7 @@ cdef class RingPipe(Flow):
         cdef QueuePair qp = self.qp
         cdef aio_chain chain
         cdef bint stopping = self.failover.stage != ON_RDMA
-        self.cursors.write(qp.message_room())
-        self.cursors.active_at = qp.cq.second
+        self.cursors.write(qp.message_room(), qp.cq.second)
         chain.length = 0
         # The last message is signalled: only when the peer's device has it may the TCP connection go (see link group).
         qp.add_message(&chain, CDC_BYTES, self.closed or stopping)

@@ -25,7 +25,7 @@ cdef class RingCursors:
     cdef uint32_t recent_high_water         # the same since the ring's size was judged last
 
     cdef int connect(self, uint32_t peer_token, uint32_t tx_size) except -1
-    cdef void write(self, unsigned char *message) noexcept
+    cdef void write(self, unsigned char *message, uint32_t second) noexcept
     cdef bint parse(self, const unsigned char *message, uint32_t length) noexcept
     cdef int apply(self) noexcept
     cdef bint set_local(self, unsigned int flags) noexcept

@@ -39,9 +39,13 @@ cdef class RingCursors:
         self.cdc = CdcConnection(self.tx, self.rx, peer_token)
         return 0
 
-    cdef void write(self, unsigned char *message) noexcept:
-        """Write the next CDC message; it announces everything."""
+    cdef void write(self, unsigned char *message, uint32_t second) noexcept:
+        """Write the next CDC message; it announces everything.
+
+        :param second: the moment, as CompletionPoller.second has it.
+        """
         self.cdc.write(message)
+        self.active_at = second
         self.unannounced = 0
         self.update_wanted = False
         self.sent += 1

@@ -39,6 +39,8 @@ ALLOWED = {
     "observe/leak_watch.py": "how long a look keeps the thread",
     "observe/capture.py": "the dates of packets",
     "observe/connections.py": "ages of connections, for people",
+    "observe/events.py": "dates of events, for people",
+    "observe/listeners.py": "ages of listeners, for people",
     "valkey/connection.py": "ages of connections, for people",
     "negotiation/peer_cache.py": "shared by all loops of the process",
     "negotiation/question.py": "in a thread of its own",

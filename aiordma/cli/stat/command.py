@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..arguments import with_options
+from .order import BY, SORTS, Arrangement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,11 +23,13 @@ __all__ = ["VIEWS", "stat"]
 
 VIEWS: tuple[View, ...] = (
     "connections",
+    "listeners",
     "links",
     "devices",
     "memory",
     "rpc",
     "fallbacks",
+    "events",
     "leaks",
     "totals",
 )
@@ -72,11 +75,17 @@ def _is_at(address: str, wanted: str) -> bool:
 _KINDS = ["stream", "datagrams", "calls", "valkey"]
 _OPTIONS: list[Callable[..., Any]] = [
     click.option("-c", "--connections", is_flag=True, help="Connections; the default."),
+    click.option("--listeners", is_flag=True, help="Where clients connect to, and how many have."),
     click.option("-l", "--links", is_flag=True, help="Links: queue pairs to peers, with window and memory."),
-    click.option("--devices", is_flag=True, help="RDMA devices, and why one is not used."),
+    click.option(
+        "--devices", is_flag=True, help="RDMA devices, why one is not used, and which programs have one open."
+    ),
     click.option("-m", "--memory", is_flag=True, help="Registered memory, and who holds it."),
     click.option("--rpc", is_flag=True, help="Calls by method: errors, in flight, times."),
-    click.option("-f", "--fallbacks", is_flag=True, help="Why connections are on TCP, with counts."),
+    click.option(
+        "-f", "--fallbacks", is_flag=True, help="Why connections are on TCP, with counts and times."
+    ),
+    click.option("-e", "--events", is_flag=True, help="What happened to links, devices and paths, and when."),
     click.option("--leaks", is_flag=True, help="What programs have forgotten, and where it was created."),
     click.option("-t", "--totals", is_flag=True, help="Counts since the processes began."),
     click.option("-a", "--all", "everything", is_flag=True, help="All of these."),
@@ -89,6 +98,9 @@ _OPTIONS: list[Callable[..., Any]] = [
     click.option("--state", metavar="STATE", help="Connections in it, such as 'active' or 'broken'."),
     click.option("--mode", metavar="rdma|tcp|CODE", help="Connections on it: tcp, or 'TCP 0x03010000'."),
     click.option("--kind", type=click.Choice(_KINDS), help="Connections of it."),
+    click.option("--sort", type=click.Choice(list(SORTS)), help="Connections with the most of it first."),
+    click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="So many connections at most."),
+    click.option("--sum", "sum_by", type=click.Choice(list(BY)), help="Connections summed up by it."),
     click.option("--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Show it again and again."),
     click.option("--reset", is_flag=True, help="Your totals count from now on (only yours)."),
     click.option("--absolute", is_flag=True, help="Totals without regard to --reset."),
@@ -113,7 +125,9 @@ def stat(**given: Any) -> None:
       aiordma stat                                  all connections
       aiordma stat --mode tcp                       those that are not on RDMA, and why
       aiordma stat -d --pid 4711                    rings and cursors of one process
-      aiordma stat --fallbacks                      reasons for TCP, counted
+      aiordma stat --fallbacks --events             reasons for TCP, and what happened when
+      aiordma stat --sort waiting -n 20             whose programs do not read
+      aiordma stat --sum peer                       thousands of connections, by peer
       aiordma stat --watch 1                        with rates, every second
       aiordma stat --links --memory                 what is beneath
       aiordma stat --json --all                     for scripts
@@ -125,6 +139,8 @@ def stat(**given: Any) -> None:
     views: tuple[View, ...] = tuple(view for view in VIEWS if given[view] or given["everything"])
     if not views:
         views = VIEWS if given["as_json"] else ("connections",)
+    if given["as_json"] and given["sum_by"]:
+        raise click.UsageError("--sum is for people: --json has each connection")
     rows = {name: given[name] for name in ("address", "state", "mode", "kind")}
     wanted = Wanted(given["pid"], given["program"], rows)
     if given["reset"]:
@@ -169,9 +185,11 @@ def _print_schema() -> None:
 
 
 def _print(report: Report, views: tuple[View, ...], given: dict[str, Any], rates: Rates | None) -> None:
+    order = Arrangement(given["sort"], given["limit"], given["sum_by"])
     if given["as_json"]:
         import msgspec
 
+        order.cut(report)
         click.echo(msgspec.json.encode(report))
         return
     from .views import lines
@@ -179,7 +197,7 @@ def _print(report: Report, views: tuple[View, ...], given: dict[str, Any], rates
     if not report.processes:
         click.echo("no process uses aiordma (of those that this user may look at)", err=True)
         return
-    click.echo("\n".join(lines(report, views, details=given["details"], rates=rates)))
+    click.echo("\n".join(lines(report, views, details=given["details"], rates=rates, order=order)))
 
 
 def _reset(wanted: Wanted) -> None:

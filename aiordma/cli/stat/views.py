@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..tables import Column, bytes_text, clean, seconds_text, table
+from ..tables import Column, bytes_text, clean, moment_text, seconds_text, table
 from .leaks import leak_lines
+from .order import Arrangement, sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ...admin.messages import Connection
     from ...admin.report import Process, Report
 
 __all__ = ["Rates", "lines"]
@@ -27,13 +27,27 @@ Rates = dict[tuple[int, int], tuple[float, float]]
 """By process id and number of a connection: bytes a second that it sends and receives."""
 
 
+class How(NamedTuple):
+    """What the command line asks of all views."""
+
+    details: bool
+    rates: Rates | None
+    order: Arrangement
+
+
 def lines(
-    report: Report, views: tuple[str, ...], *, details: bool = False, rates: Rates | None = None
+    report: Report,
+    views: tuple[str, ...],
+    *,
+    details: bool = False,
+    rates: Rates | None = None,
+    order: Arrangement | None = None,
 ) -> list[str]:
     """All views that were asked for, with titles if there are several."""
     found: list[str] = []
+    how = How(details, rates, order or Arrangement())
     for view in views:
-        part = list(_VIEWS[view](report, details, rates))
+        part = list(_VIEWS[view](report, how))
         if len(views) > 1:
             found += [*([""] if found else []), view.upper()]
         found += part
@@ -93,22 +107,43 @@ _DETAILS = [
 ]
 
 
-def _connections(report: Report, details: bool, rates: Rates | None) -> Iterator[str]:
-    rows = _rows(report, "connections")
+_SUMS = [
+    Column("CONNS", lambda each: each.connections, True),
+    Column("RDMA", lambda each: each.on_rdma, True),
+    Column("TCP", lambda each: each.connections - each.on_rdma, True),
+    Column("SENT", lambda each: bytes_text(each.bytes_sent), True),
+    Column("RECEIVED", lambda each: bytes_text(each.bytes_received), True),
+    Column("WAITING", lambda each: bytes_text(each.waiting_bytes), True),
+    Column("BLOCKED", lambda each: each.times_blocked, True),
+]
+
+
+def _connections(report: Report, how: How) -> Iterator[str]:
+    everything = how.order.rows(report)
+    rows = [Row(*each) for each in everything[: how.order.limit]]
     columns = list(_CONNECTIONS)
-    if rates is not None:
-        columns += [_rate("OUT/S", rates, 0), _rate("IN/S", rates, 1)]
-    if details:
+    if how.rates is not None:
+        columns += [_rate("OUT/S", how.rates, 0), _rate("IN/S", how.rates, 1)]
+    if how.details:
         columns += _DETAILS
-    yield from table(columns, rows)
+    if how.order.sum_by is not None:
+        found = sums(everything, how.order.sum_by)
+        yield from table([Column(how.order.sum_by.upper(), lambda each: each.what), *_SUMS], found)
+    else:
+        yield from table(columns, rows)
+        if len(rows) < len(everything):
+            yield f"and {len(everything) - len(rows)} more (--limit)"
     reasons: dict[str, str] = {}
-    for row in rows:
-        it: Connection = row.it
+    for _, it in everything:
         if it.reason:
             reasons.setdefault(it.mode, it.reason)
     yield from (f"{mode}: {clean(text)}" for mode, text in sorted(reasons.items()))
-    on_rdma = sum(row.it.path == "rdma" for row in rows)
-    yield f"{len(rows)} connections, {on_rdma} on RDMA, {len(rows) - on_rdma} on TCP"
+    on_rdma = sum(it.path == "rdma" for _, it in everything)
+    sent, received = (
+        bytes_text(sum(getattr(it, f"bytes_{name}") for _, it in everything)) for name in ("sent", "received")
+    )
+    counts = f"{len(everything)} connections, {on_rdma} on RDMA, {len(everything) - on_rdma} on TCP"
+    yield f"{counts}; {sent} bytes sent, {received} received"
 
 
 def _rate(title: str, rates: Rates, direction: int) -> Column:
@@ -137,6 +172,19 @@ _LINKS = [
     _field("KEEPALIVES", "keepalives", right=True),
     _field("TICKETS", "tickets", right=True),
     _bytes("MEMORY", "registered_bytes"),
+    Column("AGE", lambda row: seconds_text(row.it.age_s) if row.it.age_s else "", True),
+]
+_LISTENERS = [
+    _PROGRAM,
+    _field("KIND", "kind"),
+    Column("ADDRESS", lambda row: ", ".join(row.it.addresses)),
+    _field("ACCEPTED", "accepted", right=True),
+    Column("RDMA", lambda row: _known(row.it.rdma), True),
+    Column("TCP", lambda row: _known(row.it.tcp), True),
+    Column("FAILED", lambda row: _known(row.it.failed), True),
+    _field("NEGOTIATING", "negotiating", right=True),
+    _field("WAITING", "waiting", right=True),
+    Column("AGE", lambda row: seconds_text(row.it.age_s), True),
 ]
 _LINK_DETAILS = [
     _field("GID", "gid"),
@@ -204,22 +252,56 @@ _FALLBACKS = [
     _field("CONNS", "connections", right=True),
     _field("WHEN", "when"),
     _field("MODE", "mode"),
+    Column("FIRST", lambda row: moment_text(row.it.first_at)),
+    Column("LAST", lambda row: moment_text(row.it.last_at)),
     _field("REASON", "text"),
 ]
+_EVENTS = [
+    Column("LAST", lambda row: moment_text(row.it.last_at)),
+    Column("FIRST", lambda row: moment_text(row.it.first_at) if row.it.count > 1 else ""),
+    Column("TIMES", lambda row: row.it.count if row.it.count > 1 else "", True),
+    _PROGRAM,
+    _field("EVENT", "kind"),
+    _field("WHAT", "text"),
+]
+_PROGRAMS = [
+    Column("PROGRAM", lambda each: f"{each.program}[{each.pid}]"),
+    Column("HAS-OPEN", lambda each: ", ".join(each.devices)),
+    Column("BY-AIORDMA", lambda each: "yes" if each.uses_aiordma else "no"),
+]
+
+
+def _known(count: int | None) -> object:
+    return "" if count is None else count
 
 
 def _micros(it: Any, value: float) -> str:
     return f"{value:.0f}us" if it.traced else ""
 
 
-def _plain(view: str, columns: list[Column]) -> Callable[[Report, bool, Rates | None], Iterator[str]]:
-    def show(report: Report, details: bool, rates: Rates | None) -> Iterator[str]:
+def _plain(view: str, columns: list[Column]) -> Callable[[Report, How], Iterator[str]]:
+    def show(report: Report, how: How) -> Iterator[str]:
         yield from table(columns, _rows(report, view))
 
     return show
 
 
-def _memory(report: Report, details: bool, rates: Rates | None) -> Iterator[str]:
+def _devices(report: Report, how: How) -> Iterator[str]:
+    yield from table(_DEVICES, _rows(report, "devices"))
+    if report.programs:
+        yield ""
+        yield from table(_PROGRAMS, report.programs)
+
+
+def _events(report: Report, how: How) -> Iterator[str]:
+    # All loops of a process have the same.
+    seen = {process.pid: process for process in reversed(report.processes) if process.events is not None}
+    rows = [Row(process, it) for process in seen.values() for it in process.events or ()]
+    rows.sort(key=lambda row: float(row.it.last_at))
+    yield from table(_EVENTS, rows)
+
+
+def _memory(report: Report, how: How) -> Iterator[str]:
     yield from table(_MEMORY, _rows(report, "memory"))
     held = _rows(report, "holders")
     if held:
@@ -228,11 +310,11 @@ def _memory(report: Report, details: bool, rates: Rates | None) -> Iterator[str]
         yield from table(_HOLDERS, held)
 
 
-def _links(report: Report, details: bool, rates: Rates | None) -> Iterator[str]:
-    yield from table([*_LINKS, *(_LINK_DETAILS if details else ())], _rows(report, "links"))
+def _links(report: Report, how: How) -> Iterator[str]:
+    yield from table([*_LINKS, *(_LINK_DETAILS if how.details else ())], _rows(report, "links"))
 
 
-def _totals(report: Report, details: bool, rates: Rates | None) -> Iterator[str]:
+def _totals(report: Report, how: How) -> Iterator[str]:
     for process in report.processes:
         totals = process.totals
         if totals is None:
@@ -256,13 +338,15 @@ def _totals(report: Report, details: bool, rates: Rates | None) -> Iterator[str]
             yield f"  leaks (--leaks): {found}"
 
 
-_VIEWS: dict[str, Callable[[Report, bool, Rates | None], Iterator[str]]] = {
+_VIEWS: dict[str, Callable[[Report, How], Iterator[str]]] = {
     "connections": _connections,
+    "listeners": _plain("listeners", _LISTENERS),
     "links": _links,
-    "devices": _plain("devices", _DEVICES),
+    "devices": _devices,
     "memory": _memory,
     "rpc": _plain("rpc", _RPC),
     "fallbacks": _plain("fallbacks", _FALLBACKS),
-    "leaks": lambda report, details, rates: leak_lines(report),
+    "events": _events,
+    "leaks": lambda report, how: leak_lines(report),
     "totals": _totals,
 }

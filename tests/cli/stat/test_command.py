@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -12,11 +13,14 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
+import aiordma
+from aiordma import wake
 from aiordma.admin import asking, report
-from aiordma.admin.messages import Connection
+from aiordma.admin.messages import Connection, Show
 from aiordma.cli import tables
 from aiordma.cli.ping.command import ping
 from aiordma.cli.stat.command import stat
+from aiordma.observe import listeners
 from tests.health import until
 from tests.processes import process
 from tests.world import DEVICE
@@ -72,7 +76,7 @@ def test_connections_as_a_table(busy: Process) -> None:
     codes = {row[3]: row[8] for row in rows if row[7] == "TCP"}
     assert f"TCP {codes['client']}: RDMA is switched off" in done.stdout
     assert f"TCP {codes['server']}: " in done.stdout
-    assert lines[-1] == "6 connections, 4 on RDMA, 2 on TCP"
+    assert lines[-1] == "6 connections, 4 on RDMA, 2 on TCP; 30 bytes sent, 30 received"
     detailed = run("--pid", str(busy.pid), "-d").stdout.splitlines()
     assert detailed[0].startswith(lines[0])
     assert "0000:00000005" in detailed[3]
@@ -104,7 +108,7 @@ def test_filters(busy: Process, filters: list[str], count: int) -> None:
 def test_all_views_agree_with_the_schema(busy: Process) -> None:
     whole = found("--pid", str(busy.pid))
     assert (whole["pid"], whole["state"], whole["open_connections"]) == (busy.pid, "answered", 6)
-    for view in ("connections", "links", "devices", "memory", "rpc", "fallbacks", "totals"):
+    for view in SCHEMA_VIEWS:
         assert whole[view] is not None
         alone = found("--pid", str(busy.pid), f"--{view}")
         assert [name for name in SCHEMA_VIEWS if alone[name] is not None] == [view]
@@ -114,7 +118,18 @@ def test_all_views_agree_with_the_schema(busy: Process) -> None:
     assert json.loads(run("--schema").stdout) == SCHEMA
 
 
-SCHEMA_VIEWS = ("connections", "links", "devices", "memory", "rpc", "fallbacks", "leaks", "totals")
+SCHEMA_VIEWS = (
+    "connections",
+    "listeners",
+    "links",
+    "devices",
+    "memory",
+    "rpc",
+    "fallbacks",
+    "events",
+    "leaks",
+    "totals",
+)
 
 
 def test_other_views_as_tables(busy: Process) -> None:
@@ -124,7 +139,72 @@ def test_other_views_as_tables(busy: Process) -> None:
     assert re.search(r"soft0|rxe0", shown)
     assert f"program.py[{busy.pid}]: 6 connections open, 2 links; since it began:" in shown
     assert "2 began on TCP" in shown
-    assert re.search(r"began +TCP 0x\w+ +RDMA is switched off", shown)
+    assert re.search(r"began +TCP 0x\w+( +[-\d]*:[:\d]+){2} +RDMA is switched off", shown)
+
+
+def test_listeners_are_shown(busy: Process) -> None:
+    (row,) = found("--pid", str(busy.pid), "--listeners")["listeners"]
+    port = busy.port  # type: ignore[attr-defined]
+    assert (row["kind"], row["addresses"], row["waiting"]) == ("stream", [f"127.0.0.1:{port}"], 0)
+    assert (row["accepted"], row["rdma"], row["tcp"], row["failed"]) == (3, 2, 1, 0)
+    shown = run("--pid", str(busy.pid), "--listeners").stdout
+    assert re.search(rf"stream +127\.0\.0\.1:{port} +3 +2 +1 +0 +0 +0 ", shown)
+
+
+def test_servers_of_asyncio_are_listeners() -> None:
+    async def main() -> None:
+        server = await aiordma.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        writer.close()
+        ((listening, _),) = listeners.of_loop(wake.current())
+        assert (list(listening.addresses), listening.accepted) == ([("127.0.0.1", port)], 1)
+        server.close()
+        assert listeners.of_loop(wake.current()) == []
+
+    asyncio.run(main())
+
+
+def test_fallbacks_and_links_have_their_times(busy: Process) -> None:
+    whole = json.loads(run("--json", "--pid", str(busy.pid), "--fallbacks", "--events", "--links").stdout)
+    (rows,), now = whole["processes"], whole["taken_at"]
+    for row in (*rows["fallbacks"], *rows["events"]):
+        assert now - 3600 < row["first_at"] <= row["last_at"] <= now
+    kinds = [row["kind"] for row in rows["events"]]
+    assert sorted(kinds) == ["began on TCP", "began on TCP", "link up", "link up"]
+    assert all(0 < row["age_s"] < 3600 for row in rows["links"])
+    shown = run("--pid", str(busy.pid), "--events").stdout
+    assert re.search(rf"program.py\[{busy.pid}\] +link up +127\.0\.0\.1:\d+ on (soft0|rxe0)\n", shown)
+
+
+def test_programs_that_have_a_device_open_are_shown(busy: Process) -> None:
+    done = run("--json", "--devices", "--pid", str(busy.pid))
+    (row,) = json.loads(done.stdout)["programs"]
+    assert (row["pid"], row["uses_aiordma"]) == (busy.pid, True)
+    assert row["devices"]
+    assert re.search(rf"\[{busy.pid}\] +\S.* yes\n", run("--devices", "--pid", str(busy.pid)).stdout)
+
+
+def test_an_older_build_is_asked_for_what_it_knows(busy: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def ask(request: Show, whom: list[asking.Loop]) -> list[asking.Loop]:
+        asked.append(request.views)
+        answered = asking.ask(request, whom)
+        if set(request.views) & {"listeners", "events"}:
+            for each in answered:
+                each.state = "refused"
+        return answered
+
+    monkeypatch.setattr(report, "ask", ask)
+    rows = found("--pid", str(busy.pid))
+    assert asked == [
+        SCHEMA_VIEWS,
+        tuple(view for view in SCHEMA_VIEWS if view not in ("listeners", "events")),
+    ]
+    assert (rows["state"], rows["listeners"], rows["events"]) == ("answered", None, None)
+    assert len(rows["connections"]) == 6
 
 
 def test_links_tell_how_long_they_try(busy: Process) -> None:
