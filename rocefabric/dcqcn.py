@@ -9,8 +9,6 @@ __all__ = ["NONE", "PROFILES", "Profile", "fixed_point", "profile", "scaled", "s
 
 #: Senders that stay at line rate, in a network without marks: pauses alone hold them back.
 NONE = "none"
-#: Gb/s: the lines for which the paper chose its steps.
-PAPER_GBPS = 40
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,21 @@ class Profile:
     cut_ns: int = 50000
     #: alpha of a sender at line rate: the first cut takes half of this.
     first_alpha: float = 1.0
+    #: Gb/s: on faster lines the steps grow in proportion to this one. 0: they are the same on all lines.
+    steps_for_gbps: float = 0
 
 
 PROFILES = {
-    "sigcomm15": Profile("sigcomm15", 1 / 256, 55000, 55000, 10_000_000, 5, 40e6, 400e6, 1e6, 100e9),
+    # The paper chose its steps for lines of 40 Gb/s.
+    "sigcomm15": Profile(
+        "sigcomm15", 1 / 256, 55000, 55000, 10_000_000, 5, 40e6, 400e6, 1e6, 100e9, steps_for_gbps=40
+    ),
     "connectx": Profile("connectx", 5 / 1024, 1000, 300000, 32767, 1, 5e6, 50e6, 1e6, 100e9),
+    # The same with the steps that the authors of HPCC (SIGCOMM 2019) give adapters in their simulator: 5 and
+    # 50 Mb/s for each 25 Gb/s of the line.
+    "connectx-scaled": Profile(
+        "connectx-scaled", 5 / 1024, 1000, 300000, 32767, 1, 5e6, 50e6, 1e6, 100e9, steps_for_gbps=25
+    ),
     # The sample configuration of the authors' ns-3 model. Its reaction point obeys every notification, and
     # exceeds the old rate with the fifth step.
     "ns3": Profile(
@@ -61,14 +69,14 @@ def profile(name: str, line_gbps: float = 0, *, from_line: bool = True) -> Profi
 
 
 def scaled(using: Profile, line_gbps: float) -> Profile:
-    """The paper's profile for faster lines than the paper's: steps that are the same share of the line.
+    """A profile for faster lines than those it was made for: steps that are the same share of the line.
 
-    With steps of 40 Mb/s, four senders at 100G use half of a port in their first 20 ms. Other profiles say
-    what one adapter or model does, and stay; so do slower lines.
+    With steps of 40 Mb/s, four senders at 100G use half of a port in their first 20 ms. Profiles that say
+    what one adapter or model does stay as they are; so do those of slower lines.
     """
-    factor = line_gbps / PAPER_GBPS
-    if using.name != "sigcomm15" or factor <= 1:
+    if not using.steps_for_gbps or line_gbps <= using.steps_for_gbps:
         return using
+    factor = line_gbps / using.steps_for_gbps
     return dataclasses.replace(using, add_bps=using.add_bps * factor, hyper_bps=using.hyper_bps * factor)
 
 

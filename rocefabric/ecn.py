@@ -24,12 +24,15 @@ CONGESTED_SHARE = 0.5
 OVERHEAD = 82
 
 
-#: What others ship: whose, Kmin and Kmax in bytes, Pmax in percent (-1: not published), for which rate.
+#: What others ship: whose, Kmin and Kmax in bytes, Pmax in percent (-1: not published), for all rates.
 SHIPPED = (
-    ("HPCC's simulator", 100_000, 400_000, 20, "25G"),
     ("SONiC", 1 << 20, 2 << 20, 5, "all rates"),
     ("Onyx", 150_000, 1_500_000, -1, "all rates"),
 )
+
+
+#: HPCC's simulator: Kmin and Kmax in bytes at 25G, and in proportion at other rates; Pmax in percent.
+HPCC = (100_000, 400_000, 20)
 
 
 @dataclass(frozen=True)
@@ -157,11 +160,16 @@ def _rates(part: Section, network: Network, topology: Topology, cell_bytes: int)
 def _shipped(network: Network, topology: Topology, cell_bytes: int) -> Table:
     """The planned thresholds beside those of others, in one unit."""
     rows = []
-    for rate in sorted({cable.link.rate_gbps for cable in topology.cables}):
+    rates = sorted({cable.link.rate_gbps for cable in topology.cables})
+    for rate in rates:
         found = thresholds(network, topology, rate, cell_bytes)
         low, high = (f"{each * cell_bytes / 1000:.0f}" for each in (found.kmin, found.kmax))
         rows.append(("this plan", f"{rate:g}G", low, high, f"{100 * found.pmax:g} %"))
-    for name, kmin, kmax, percent, rate_text in SHIPPED:
+    least, most, share = HPCC
+    theirs = [
+        ("HPCC's simulator", least * rate / 25, most * rate / 25, share, f"{rate:g}G") for rate in rates
+    ]
+    for name, kmin, kmax, percent, rate_text in (*theirs, *SHIPPED):
         pmax = f"{percent} %" if percent >= 0 else "-"
         rows.append((name, rate_text, f"{kmin / 1000:.0f}", f"{kmax / 1000:.0f}", pmax))
     title = "Kmin, Kmax and Pmax beside what others ship, which is for throughput more than for latency"

@@ -125,6 +125,35 @@ def test_hosts_have_their_own_line_rate() -> None:
     assert running.sim.rate(running.flows[1]) == 100e9
 
 
+@pytest.mark.parametrize(
+    ("name", "gbps", "add", "hyper"),
+    [
+        ("sigcomm15", 25, 40, 400),
+        ("sigcomm15", 100, 100, 1000),
+        ("sigcomm15", 200, 200, 2000),
+        ("sigcomm15", 400, 400, 4000),
+        # HPCC's simulator writes 20 and 200 Mb/s for 100G.
+        ("connectx-scaled", 25, 5, 50),
+        ("connectx-scaled", 100, 20, 200),
+        ("connectx-scaled", 200, 40, 400),
+        ("connectx-scaled", 400, 80, 800),
+        ("connectx", 400, 5, 50),
+        ("ns3", 400, 40, 200),
+    ],
+)
+def test_steps_are_the_same_share_of_fast_lines(name: str, gbps: float, add: float, hyper: float) -> None:
+    found = dcqcn.scaled(dcqcn.PROFILES[name], gbps)
+    assert (found.add_bps / 1e6, found.hyper_bps / 1e6) == pytest.approx((add, hyper))
+    assert dataclasses.replace(found, add_bps=0, hyper_bps=0) == dataclasses.replace(
+        dcqcn.PROFILES[name], add_bps=0, hyper_bps=0
+    )
+
+
+def test_adapters_differ_in_their_steps_only() -> None:
+    plain, grown = dcqcn.PROFILES["connectx"], dcqcn.PROFILES["connectx-scaled"]
+    assert dataclasses.replace(grown, name="connectx", steps_for_gbps=0) == plain
+
+
 def test_the_ns3_models_first_cuts() -> None:
     """They begin with alpha 0.5, obey every notification, and pass the old rate with the fifth step."""
     point = ReactionPoint(dcqcn.profile("ns3", 40))

@@ -115,6 +115,19 @@ def test_the_plan_stands_beside_what_others_ship() -> None:
     )
 
 
+def test_hpccs_thresholds_grow_with_the_line() -> None:
+    """Its configuration has 400 and 1600 KB at 100G, 1600 and 6400 at 400G."""
+    network = dataclasses.replace(
+        star(4),
+        links=tuple(dataclasses.replace(star(4).links[0], rate_gbps=float(rate)) for rate in (100, 400)),
+    )
+    (table,) = (each for each in ecn.section(network, build(network)).tables if "others ship" in each.title)
+    assert [row for row in table.rows if row[0].startswith("HPCC")] == [
+        ("HPCC's simulator", "100G", "400", "1600", "20 %"),
+        ("HPCC's simulator", "400G", "1600", "6400", "20 %"),
+    ]
+
+
 def test_one_flows_pmax_is_not_enough_for_an_incast() -> None:
     network = star(40, "[goals]\nincast = 39\n[ecn]\npmax_percent = 1")
     found = verdicts(ecn.section(network, build(network)))

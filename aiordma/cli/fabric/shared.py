@@ -46,7 +46,7 @@ NETWORK = click.argument("network", type=click.Path(exists=True, dir_okay=False,
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 # As in `rocefabric.dcqcn`, without importing it for every command.
-PROFILES = ["sigcomm15", "connectx", "ns3", "none"]
+PROFILES = ["sigcomm15", "connectx", "connectx-scaled", "ns3", "none"]
 _RESULTS = click.option(
     "--results",
     type=click.Path(path_type=Path),
@@ -74,7 +74,10 @@ PROFILE = click.option(
     "--profile",
     type=click.Choice(PROFILES),
     default=PROFILES[0],
-    help="DCQCN parameters of the hosts; none: no ECN at all, only pauses.",
+    show_default=True,
+    help="DCQCN parameters of the hosts. sigcomm15: the paper's; connectx: an adapter's manual; ns3: the "
+    "authors' model. The steps of sigcomm15 and connectx-scaled grow with lines of 100G to 400G. none: no "
+    "ECN, only pauses.",
 )
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 
+from aiordma.cli.fabric import shared
 from aiordma.cli.main import main
+from rocefabric import dcqcn
 from tests.rocefabric.networks import EXAMPLE, STAR
 
 if TYPE_CHECKING:
@@ -68,6 +70,10 @@ def test_models_are_listed_and_checked(tmp_path: Path) -> None:
         done = CliRunner().invoke(main, ["fabric", command, str(network), "--model", "tornado"])
         assert done.exit_code == 2
         assert "there is no traffic model 'tornado'" in done.output
+
+
+def test_every_profile_can_be_chosen() -> None:
+    assert set(shared.PROFILES) == {*dcqcn.PROFILES, dcqcn.NONE}
 
 
 def test_a_search(tmp_path: Path) -> None:
