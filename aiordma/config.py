@@ -114,6 +114,12 @@ def _is_filter(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _is_smcr(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    return value in ("auto", "off") or value.startswith("/") or value.removeprefix("fd:").isdecimal()
+
+
 def _require(field: dataclasses.Field[Any], name: str, value: Any) -> None:
     try:
         fine = field.metadata["check"](value)
@@ -170,6 +176,20 @@ class Config:
         "off, auto or only",
         "whether the software device may reach other hosts (RoCEv2, UDP port 4791); only: also this host, "
         "over the network, for tests. Other programs on the device read it, too; unset, they use auto",
+    )
+    smcr: str = _setting(
+        "auto",
+        _is_smcr,
+        "auto, off, fd:NUMBER, or the path of a pinned map",
+        "streams with Linux' own SMC-R (AF_SMC sockets): the map of the program that puts SMC's TCP option "
+        "into SYNs, as a descriptor or a path; auto: /sys/fs/bpf/aiordma-smcr, if that is there",
+    )
+    smcr_eids: str = _setting(
+        "AIORDMA",
+        lambda v: isinstance(v, str) and bool(v.strip(" ,*")),
+        "up to 8 enterprise ids, separated by commas",
+        "enterprise ids that are offered to kernels, and accepted from them (smcr ueid add); "
+        "*: servers accept others, too",
     )
     busy_poll_us: int | None = _number(
         None,
@@ -534,7 +554,7 @@ def _parse_all(texts: tuple[str, ...], overrides: dict[str, Any]) -> Config:
 def _parse(row: Setting, text: str) -> Any:
     field = next(f for f in dataclasses.fields(Config) if f.name == row.name)
     value: Any = text
-    if row.name not in ("mode", "device", "soft_wire", "admin", "trace_mode", "filter"):
+    if row.name not in ("mode", "device", "soft_wire", "admin", "trace_mode", "filter", "smcr", "smcr_eids"):
         try:
             value = int(text)
         except ValueError:

@@ -85,6 +85,8 @@ def info_of(result: NegotiationResult, sock: socket.socket | None = None) -> dic
         info["peername"] = full_address(result.remote_address)
         info["sockname"] = full_address(result.local_address)
         info["socket"] = asyncio.trsock.TransportSocket(sock or result.sock)
+    if result.smc_peer is not None:
+        info["aiordma.smc_peer"] = result.smc_peer
     if result.tls is not None:
         info |= tls_info(result.tls)
     return info

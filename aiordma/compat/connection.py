@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from ..negotiation.connect import connect_and_negotiate
 from ..negotiation.engine import find_engine, warm_up
 from ..negotiation.options import ConnectOptions, PathOptions
 from ..negotiation.server import negotiate_accepted
+from ..negotiation.smc_option import let_ask
 from ..wake.names import getaddrinfo
 from .arguments import check_accepted, check_client, check_limit, check_port, check_server
 from .choice import Choice, abort, info_of, on_own_transport
@@ -451,7 +453,8 @@ async def _serve(
         peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
         await _begin(protocols, server, result)
 
-    server = await _listen(begin, engine, host, port, announces=path.mode != "tcp", **options)
+    around = functools.partial(let_ask, options=path)
+    server = await _listen(begin, engine, host, port, announces=path.mode != "tcp", around=around, **options)
     server._ssl_context = ssl
     return server
 
@@ -510,12 +513,14 @@ async def _listen(
     port: int | str | None,
     *,
     announces: bool,
+    around: Callable[[socket.socket], contextlib.AbstractContextManager[None]],
     backlog: int = 100,
     start_serving: bool = True,
     **options: Any,
 ) -> RdmaServer:
     sockets = await _sockets(host, port, **options)
     server = RdmaServer(asyncio.get_running_loop(), sockets, begin, backlog, engine, announces=announces)
+    server.around_listen = around
     if start_serving:
         await server.start_serving()
     return server

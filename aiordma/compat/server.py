@@ -79,6 +79,10 @@ class RdmaServer(asyncio.AbstractServer):
         #: As asyncio's servers have it: test-suites look, to find out whether a server is one of TLS.
         self._ssl_context: object = None
         self._announces = announces
+        #: Makes the context in which a socket's `listen()` is called.
+        self.around_listen: Callable[[socket.socket], contextlib.AbstractContextManager[Any]] = (
+            contextlib.nullcontext
+        )
 
     def __del__(self) -> None:
         # It was dropped: the sockets say so, as asyncio's do, and close themselves.
@@ -132,7 +136,8 @@ class RdmaServer(asyncio.AbstractServer):
         if not self._serving:
             self._serving = True
             for sock in self._sockets:
-                sock.listen(self._backlog)
+                with self.around_listen(sock):
+                    sock.listen(self._backlog)
                 self._watch(sock)
             listeners.enter(self._waker, self)
             if self._announces:

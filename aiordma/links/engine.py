@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from .link import Link, LinkParts
     from .opening import Surroundings
     from .pregranted import GrantingListener, Grants
+    from .smcr.peers import KernelPeers
 
 logger = logging.getLogger("aiordma.link")
 
@@ -97,6 +98,7 @@ class Engine:
         self.closed = False
         #: Why nothing new begins here (:meth:`drain`); None: it does.
         self.drained: str | None = None
+        self._kernel_peers: KernelPeers | None = None
         self._timer: Handle | None = None
         self._trim_at = waker.now() + _TRIM_SECONDS
         self.cache = QpCache(self, config.window + config.recv_reserve + 32)
@@ -319,6 +321,18 @@ class Engine:
             contact.abandon()
             raise
         return contact
+
+    def kernel_peers(self, peer: str) -> KernelPeers:
+        """The end towards kernels' SMC-R, of this device or of another that is better for this peer.
+
+        :raises NegotiationError: the device reaches none of them, or nothing new begins there.
+        """
+        engine = self._other(lambda: self.devices.best(peer))
+        if engine._kernel_peers is None:
+            from .smcr.peers import KernelPeers  # for the few programs that have such peers
+
+            engine._kernel_peers = KernelPeers(engine)
+        return engine._kernel_peers
 
     def check_reachable(self, peer_host_id: bytes) -> None:
         """Whether this device can reach a peer of that host: the software device reaches other hosts only

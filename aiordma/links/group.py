@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ..errors import Code, LinkError, RemoteProtocolError
 from ..pipes._ring import RingPipe
@@ -29,6 +29,7 @@ from .ring_size import first_ring_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..verbs.abi import Access
     from ..verbs.memory.arena import Arena, Block
     from ..wake.base import Waiter
     from .link import LinkParts
@@ -81,6 +82,10 @@ class GroupOwner(EngineView, Protocol):
 class LinkGroup:
     """Connections to one peer that share a link."""
 
+    _LINK: ClassVar[type[Link]] = Link
+    #: Rights of the peer in its rings; None: the usual ones.
+    _RINGS: ClassVar[Access | None] = None
+
     def __init__(self, engine: GroupOwner, key: LinkKey, peer: str) -> None:
         self.engine, self.key, self.peer = engine, key, peer
         self.members: set[Member] = set()
@@ -93,20 +98,16 @@ class LinkGroup:
         #: Pre-granted rings: the client holds them, the server grants them.
         self.holder: RingHolder | None = None
         self.granter: RingGranter | None = None
-        self.pregranted: RingHolder | RingGranter
-        if key.side == "client":
-            self.pregranted = self.holder = RingHolder(self, engine.grants)
-        else:
-            self.pregranted = self.granter = RingGranter(self, engine.grants)
+        self.pregranted: RingHolder | RingGranter = self._new_pregranted()
         #: Links that the peer can have with us, as far as is known (2: several).
         self.peer_links = 1
         #: Streams that came here from a link that failed.
         self.moved_here = 0
         self._closed = False
         self._retired_at: float | None = None
-        parts = engine.take_parts()
+        parts = self._take_parts()
         try:
-            self.link = Link(
+            self.link: Link = self._LINK(
                 engine,
                 parts,
                 key,
@@ -120,7 +121,7 @@ class LinkGroup:
             parts.close()
             raise
         self.rings: Arena = engine.pool.arena(
-            DeviceRegistrar(engine.backend, parts.pd, remote=True),
+            DeviceRegistrar(engine.backend, parts.pd, remote=True, access=self._RINGS),
             first_slab_bytes=first_ring_bytes(engine.config, engine.pool) * 2,
         )
         #: Members that the timer has not looked at in this round.
@@ -132,6 +133,16 @@ class LinkGroup:
         engine.add_group(self)
         if key.side == "server":
             self._look_at_set_up()
+
+    def _take_parts(self) -> LinkParts:
+        return self.engine.take_parts()
+
+    def _new_pregranted(self) -> RingHolder | RingGranter:
+        if self.key.side == "client":
+            self.holder = RingHolder(self, self.engine.grants)
+            return self.holder
+        self.granter = RingGranter(self, self.engine.grants)
+        return self.granter
 
     @property
     def qp_num(self) -> int:

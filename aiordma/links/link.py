@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import faults
 from ..datapath._qp import QueuePair
@@ -28,6 +28,7 @@ from .contracts import LinkState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..config import Config
     from ..datapath._filter import LinkFilter
     from ..verbs.events import DeviceEvent
     from ..verbs.memory.arena import Arena, Block
@@ -52,13 +53,12 @@ class LinkParts:
     def __init__(self, engine: EngineView) -> None:
         config, backend = engine.config, engine.backend
         self.engine = engine
-        self.recv_count = config.window + config.recv_reserve
-        self.recv_bytes = config.small_message_bytes + SLOT_EXTRA_BYTES
+        self.recv_count, self.recv_bytes, depth = self._sizes(config)
         self.pd = backend.alloc_pd()
         self.local: Arena | None = None
         self._long: Block | None = None
         try:
-            depth = min(SEND_QUEUE_DEPTH, backend.limits.max_qp_wr)
+            depth = min(depth, backend.limits.max_qp_wr)
             self.qp = RcQp(
                 backend, self.pd, engine.cq, QpSize(send_wr=depth, recv_wr=self.recv_count, send_sge=1)
             )
@@ -76,6 +76,12 @@ class LinkParts:
             self._close_arena()
             self.pd.close()
             raise
+
+    @staticmethod
+    def _sizes(config: Config) -> tuple[int, int, int]:
+        """Receives, the size of each in bytes, and send requests."""
+        receives = config.window + config.recv_reserve
+        return receives, config.small_message_bytes + SLOT_EXTRA_BYTES, SEND_QUEUE_DEPTH
 
     def _close_arena(self) -> None:
         if self.local is not None:
@@ -139,6 +145,8 @@ class Link:
         before :meth:`acknowledge`.
     """
 
+    _PATH: ClassVar[QpPath] = QpPath()
+
     def __init__(
         self,
         engine: EngineView,
@@ -173,30 +181,41 @@ class Link:
         self._confirmed = engine.waker.new_waiter()
         #: The peer's Confirm Link has come.
         self._proved = False
-        parts.qp.to_init()
-        self.queue_pair = QueuePair(
-            engine.poller,
-            parts.qp.pointer,
-            parts.qp.number,
-            SeqAckWindow(config.window),
-            owner=self,
-            keep=parts,
-            recv_addr=parts.slots.address,
-            recv_bytes=parts.recv_bytes,
-            recv_count=parts.recv_count,
-            recv_lkey=parts.slots.lkey,
-            message_addr=parts.slots.address + parts.recv_count * parts.recv_bytes,
-            message_lkey=parts.slots.lkey,
-            sq_depth=parts.send_depth,
-            max_inline=parts.qp.size.inline_bytes or 0,
-            with_imm=not engine.backend.is_iwarp,
-            astray=parts.qp.astray,
-            says_held=parts.qp.says_held,
-        )
+        parts.qp.to_init(self._PATH)
+        self.queue_pair = self._new_queue_pair()
         self.filter: LinkFilter | None = None
         faults.watch(self)
         # Before RTR: from then on the peer may send.
         self.queue_pair.start()
+
+    def _new_queue_pair(self) -> QueuePair:
+        engine, parts = self.engine, self.parts
+        return QueuePair(
+            engine.poller,
+            parts.qp.pointer,
+            parts.qp.number,
+            SeqAckWindow(engine.config.window),
+            **self._places(),
+            with_imm=not engine.backend.is_iwarp,
+            astray=parts.qp.astray,
+            says_held=parts.qp.says_held,
+        )
+
+    def _places(self) -> dict[str, Any]:
+        """For the data path: who it belongs to, and where its messages are."""
+        parts = self.parts
+        return {
+            "owner": self,
+            "keep": parts,
+            "recv_addr": parts.slots.address,
+            "recv_bytes": parts.recv_bytes,
+            "recv_count": parts.recv_count,
+            "recv_lkey": parts.slots.lkey,
+            "message_addr": parts.slots.address + parts.recv_count * parts.recv_bytes,
+            "message_lkey": parts.slots.lkey,
+            "sq_depth": parts.send_depth,
+            "max_inline": parts.qp.size.inline_bytes or 0,
+        }
 
     @property
     def address(self) -> QpAddress:
@@ -236,7 +255,7 @@ class Link:
         """
         self.peer_qpn = peer.qp_num
         self._unproved = not proved
-        path = QpPath(traffic_class=self.traffic_class)
+        path = replace(self._PATH, traffic_class=self.traffic_class)
         if not proved and self.engine.backend.is_soft:
             # It repeats after each timeout, and four times as long as it was told. Once it has measured the
             # round trip, it repeats after that.

@@ -35,6 +35,7 @@ from .engine import warm_up
 from .listening import listen_on, listening_sockets
 from .server import OnlyAskedError, negotiate_accepted
 from .serving import Abortable, Handlers, check_arguments
+from .smc_option import let_ask
 
 if TYPE_CHECKING:
     import socket
@@ -431,7 +432,7 @@ def _stop_listening(
 
 @uninterrupted
 async def open_listener(
-    make: Callable[..., L],
+    make: type[L],
     host: str | Sequence[str] | None,
     port: int,
     options: ListenOptions,
@@ -446,17 +447,18 @@ async def open_listener(
     :raises ValueError: ``port`` is no port number; or ``options.sockets`` has one that is no bound TCP
         socket, or there is an address beside them. They are closed then.
     """
+    around = functools.partial(let_ask, options=options, kind=make.kind)
     with contextlib.ExitStack() as stack:
         if options.sockets is None:
             sockets: Sequence[socket.socket] = await listening_sockets(
-                host, port, options.backlog, options.reuse_address, options.reuse_port
+                host, port, options.backlog, options.reuse_address, options.reuse_port, around
             )
         else:
             sockets = options.sockets
         for sock in sockets:
             stack.enter_context(sock)
         if options.sockets is not None:
-            listen_on(sockets, host, port, options.backlog)
+            listen_on(sockets, host, port, options.backlog, around)
         engine = await warm_up(options)
         stack.pop_all()
     # If several processes share a port, another one than the one that granted the ring may accept.

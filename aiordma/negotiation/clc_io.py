@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import socket
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from .. import wake
 from ..addresses import plain_address, show
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ..proto.events import Event
-    from ..proto.handshake import ClientHandshake, ServerHandshake
     from ..wake.base import Waiter
 
 __all__ = ["HEADER_BYTES", "Carrier", "ClcIO"]
@@ -30,6 +29,19 @@ HEADER_BYTES = 8
 
 Carrier = socket.socket | TlsLayer
 """What the bytes of a negotiation travel on."""
+
+
+class Hearing(Protocol):
+    """What takes the peer's messages: a handshake (``proto.handshake``), or what stands before one."""
+
+    @property
+    def done(self) -> bool: ...
+    @property
+    def heard_all(self) -> bool: ...
+    def next_deadline(self) -> float | None: ...
+    def receive(self, data: bytes, now: float) -> list[Event]: ...
+    def eof(self, now: float) -> list[Event]: ...
+    def on_timer(self, now: float) -> list[Event]: ...
 
 
 def _earlier(deadline: float | None, until: float) -> float:
@@ -75,9 +87,7 @@ class ClcIO:
             except OSError:
                 return
 
-    async def receive(
-        self, handshake: ClientHandshake | ServerHandshake, until: float = math.inf
-    ) -> list[Event]:
+    async def receive(self, handshake: Hearing, until: float = math.inf) -> list[Event]:
         """Read up to the end of a message at most, and return what it means to ``handshake``; or what the end
         of the connection or an expired time limit means.
 
@@ -135,6 +145,11 @@ class ClcIO:
         else:
             waiter.clear()
         return await waiter.wait_until(math.inf if deadline is None else deadline)
+
+    def wake(self) -> None:
+        """End a wait as if the connection had become readable."""
+        if self._waiter is not None:
+            self._waiter.set()
 
     def release(self) -> None:
         """Stop watching the socket: before it is closed, or goes to its next owner."""

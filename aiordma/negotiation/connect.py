@@ -16,12 +16,13 @@ from ..errors import Code, FallbackReason, NegotiationError
 from ..observe import connections
 from ..verbs.remedies import warn_once
 from ..wake.interrupts import uninterrupted
-from . import peer_cache
+from . import peer_cache, smc_option
 from .announcement import is_address_of_this_host, is_announced
 from .arrival import arrive, leave
 from .clc_io import ClcIO
 from .client import ClientNegotiation, PlainPeerFound
 from .engine import find_engine
+from .kernel_peer import connect_kernel
 from .result import NegotiationResult
 from .tcp_connect import connect_tcp, resolve
 
@@ -126,7 +127,7 @@ class _Attempt:
         # A server of this host may wait for what this client will say.
         ports = arrive(self._candidates)
         try:
-            opened = await self._open_early(engine)
+            opened = await self._open_early(engine) or await self._ask_for_kernel(engine)
             if opened is not None:
                 return opened
             if mode == "rdma":
@@ -193,6 +194,31 @@ class _Attempt:
             await waker.cancel_check()
         else:
             await waker.checkpoint()
+
+    # ---- with a kernel's SMC-R
+
+    async def _ask_for_kernel(self, engine: Engine) -> NegotiationResult | None:
+        """Connect with a SYN that asks, where this host is set up for it, and negotiate with a server whose
+        SYN-ACK says that it is a kernel; None: it is none, and the rest decides as ever."""
+        options = smc_option.may_be_used(self._options, self._kind)
+        if options is None or self._spare is not None:
+            return None
+        question = smc_option.Question(options)
+        sock = await connect_tcp(self._candidates, self._options.local_host, question)
+        try:
+            answer = question.answer(sock)
+        except OSError:  # whether the server waits for CLC is not known any more
+            sock.close()
+            return None
+        if answer is None or answer.is_aiordma:
+            self._spare = sock
+            return None
+        try:
+            return await connect_kernel(sock, self._options, engine)
+        except PlainPeerFound as found:
+            if self._options.mode == "rdma":
+                raise NegotiationError(Code.PLAIN_TCP_PEER, found.text) from None
+            return _plain(await self._connect(), FallbackReason.of_local(Code.PLAIN_TCP_PEER, found.text))
 
     # ---- with the peer's answer
 

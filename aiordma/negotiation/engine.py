@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ..config import Config
     from ..links.pregranted import GrantingListener
     from ..proto import clc
+    from ..proto.events import Event
+    from ..proto.handshake import Timeouts
     from ..verbs.softlib import Shortage
     from ..wake.base import Waker
     from .options import PathOptions
@@ -61,6 +63,16 @@ class ServerContact(Contact, Protocol):
     def break_link(self, reason: str) -> None: ...
 
 
+class KernelPeers(Protocol):
+    """What negotiates with kernels' SMC-R (``links.smcr.peers.KernelPeers``).
+
+    Both methods take the peer's address, time limits, and what gets events of the link.
+    """
+
+    def propose(self, peer: str, timeouts: Timeouts, tell: Callable[[list[Event]], None]) -> Any: ...
+    def answer(self, peer: str, timeouts: Timeouts, tell: Callable[[list[Event]], None]) -> Any: ...
+
+
 class Engine(Protocol):
     """What the negotiation needs of ``links.engine.Engine``."""
 
@@ -74,6 +86,9 @@ class Engine(Protocol):
         service: GrantingListener | None = None,
         local: Address | None = None,
     ) -> ServerContact: ...
+    def kernel_peers(self, peer: str) -> KernelPeers:
+        """:raises NegotiationError: no kernel's SMC-R can be reached."""
+
     def check_not_drained(self) -> None:
         """:raises NegotiationError: nothing new begins on any device, as somebody has asked for."""
 

@@ -36,16 +36,18 @@ _MAPPED = "::ffff:"
 class FirstBytes:
     """The first bytes of one client."""
 
-    def __init__(self, io: ClcIO, options: PathOptions) -> None:
+    def __init__(self, io: ClcIO, options: PathOptions, *, announced: bool = False) -> None:
+        """:param announced: the client has said that CLC will come."""
         self._io = io
+        patient = announced or options.mode == "rdma"
         silent_s = options.config.server_first_wait_ms / 1000
-        if options.mode == "rdma":
+        if patient:
             # No plain client is served, so none waits for the server to speak first.
             silent_s = max(silent_s, options.config.negotiate_timeout_ms / 1000)
         began = io.now()
         self._deadline = began + silent_s
         #: When to look whether anything of a client of this host is to be expected.
-        self._look_at = began + _NEAR_S if options.mode != "rdma" and _is_near(io) else math.inf
+        self._look_at = began + _NEAR_S if not patient and _is_near(io) else math.inf
         self._late = False
         self._seen = 0
 

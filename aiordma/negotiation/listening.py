@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..addresses import check_host, check_port, family_of, looking_up, show
@@ -15,7 +15,13 @@ from ..wake.names import getaddrinfo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+Around = Callable[[socket.socket], contextlib.AbstractContextManager[None]]
+
 __all__ = ["listen_on", "listening_sockets"]
+
+
+def _nothing_around(_: socket.socket) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 def _hosts(host: Any) -> Sequence[str | None]:
@@ -34,8 +40,11 @@ async def listening_sockets(
     backlog: int = 1024,
     reuse_address: bool = True,
     reuse_port: bool = False,
+    around: Around = _nothing_around,
 ) -> list[socket.socket]:
     """Non-blocking listening sockets, one for each address of ``host``, all on the same port.
+
+    :param around: makes the context in which a socket's ``listen()`` is called.
 
     :raises OSError: the address cannot be listened on, naming it.
     :raises ValueError: ``port`` is no port number. :raises TypeError: ``host`` is no text.
@@ -62,7 +71,8 @@ async def listening_sockets(
                     exc.errno, f"cannot listen on {show(sockaddr)}: {os.strerror(exc.errno or 0)}"
                 ) from exc
             sockets.append(stack.enter_context(sock))
-            sock.listen(backlog)
+            with around(sock):
+                sock.listen(backlog)
         if not sockets:
             raise OSError(
                 errno.EADDRNOTAVAIL, f"cannot listen on {host!r}: none of its addresses is this machine's"
@@ -87,7 +97,11 @@ def _bound(family: int, sockaddr: Any, reuse_address: bool, reuse_port: bool) ->
 
 
 def listen_on(
-    sockets: Sequence[socket.socket], host: str | Sequence[str] | None, port: int, backlog: int
+    sockets: Sequence[socket.socket],
+    host: str | Sequence[str] | None,
+    port: int,
+    backlog: int,
+    around: Around = _nothing_around,
 ) -> None:
     """Begin to listen on sockets that the program brings, unless they listen already.
 
@@ -102,4 +116,5 @@ def listen_on(
         if not sock.getsockname()[1]:
             raise ValueError(f"sockets={sock!r}: must be bound to an address")
         sock.setblocking(False)
-        sock.listen(backlog)
+        with around(sock):
+            sock.listen(backlog)

@@ -35,6 +35,9 @@ class NegotiationResult(NamedTuple):
     """The client had sent nothing when the server stopped waiting for its first bytes. If they are a Proposal
     after all, they do not belong to the stream: :class:`TcpPipe` removes them."""
 
+    smc_peer: str | None = None
+    """With a pipe to another implementation of SMC-R: what that says of itself."""
+
     @property
     def path(self) -> str:
         """``"RDMA"`` or ``"TCP"``, for people."""

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from .. import wake
 from ..errors import Code, FallbackReason, NegotiationError
 from ..observe import connections
 from ..proto.clc import Kind
 from ..proto.events import Claimed, Confirmed, Failed, Proposed, Send, UseRdma, UseTcp
 from ..proto.handshake import ServerHandshake, State
+from . import smc_option
+from .clc_io import ClcIO
 from .dialogue import Dialogue, wrong_kind
 from .engine import ServerContact, find_engine
 from .first_bytes import FirstBytes
+from .kernel_peer import accept_kernel
 from .last_step import LastStep
 
 if TYPE_CHECKING:
@@ -59,6 +63,11 @@ async def negotiate_accepted(
     :raises NegotiationError: the negotiation failed; or mode "rdma", and RDMA cannot be used. The connection
         is closed.
     """
+    from_kernel = smc_option.has_asked(sock, options, kind)
+    if from_kernel and await _begins_with_clc(sock, options):
+        result = await accept_kernel(sock, options, may_use_rdma)
+        connections.enter(wake.current(), result, kind, "server")
+        return result
     carrier = await options.begin(sock)
     negotiation = ServerNegotiation(carrier, options, kind, service, may_use_rdma)
     try:
@@ -69,6 +78,17 @@ async def negotiate_accepted(
         raise
     connections.enter(negotiation.io.waker, result, kind, "server")
     return result
+
+
+async def _begins_with_clc(sock: socket.socket, options: PathOptions) -> bool:
+    """Of a client that has said so. (One that does not gets the ordinary treatment.) Owns ``sock`` if it
+    raises."""
+    try:
+        with ClcIO(sock) as io:
+            return bool(await FirstBytes(io, options, announced=True).are_clc())
+    except BaseException:
+        sock.close()
+        raise
 
 
 class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):

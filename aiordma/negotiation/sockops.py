@@ -19,11 +19,16 @@ import struct
 
 from ..proto.syn_option import SynOption, find
 
-__all__ = ["SynOptions", "SynProgram", "assemble"]
+__all__ = ["PINNED_AT", "SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
+
+PINNED_AT = "/sys/fs/bpf/aiordma-smcr"
+"""Where the map is, on a host that is set up for all."""
 
 _NUMBERS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 3, 5, 28
-_HASH, _SOCK_OPS, _CGROUP_SOCK_OPS = 1, 13, 3
+_PIN, _GET = 6, 7
+# The map drops what was not used for longest: entries of connections that never came about.
+_LRU_HASH, _SOCK_OPS, _CGROUP_SOCK_OPS = 9, 13, 3
 _SO_COOKIE = 57
 _MAP_ENTRIES = 65536
 #: In a map's entry: a socket takes part; its SYN-ACK had the option, whose own bytes are in the upper half.
@@ -225,6 +230,21 @@ def _bpf(command: int, attributes: bytes) -> int:
     return result
 
 
+def pin(fd: int, path: str) -> None:
+    """Give an object of BPF a name below a mounted bpffs. :raises OSError:"""
+    _named(_PIN, path, fd)
+
+
+def open_pinned(path: str) -> int:
+    """A descriptor of the object with this name. :raises OSError:"""
+    return _named(_GET, path, 0)
+
+
+def _named(command: int, path: str, fd: int) -> int:
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    return _bpf(command, struct.pack("<QII", ctypes.addressof(name), fd, 0))
+
+
 class SynOptions:
     """The map: which sockets take part, and what their SYN-ACKs said. Any process that has its descriptor may
     use it.
@@ -256,7 +276,7 @@ class SynOptions:
         return find(bytes((254, 8)) + SynOption().encode()[2:] + own)
 
     def forget(self, sock: socket.socket) -> None:
-        """The socket takes part no more. A listener's entry lasts until then.
+        """The socket's entry is not needed any more: a listener's from its ``listen()`` on.
 
         :raises OSError: it did not.
         """
@@ -287,7 +307,7 @@ class SynProgram:
         self.options = SynOptions(self._fds[0])
 
     def _load(self, cgroup: str) -> None:
-        self._fds.append(_bpf(_MAP_CREATE, struct.pack("<IIII", _HASH, 8, 4, _MAP_ENTRIES)))
+        self._fds.append(_bpf(_MAP_CREATE, struct.pack("<IIII", _LRU_HASH, 8, 4, _MAP_ENTRIES)))
         code = assemble(self._fds[0])
         text = ctypes.create_string_buffer(code, len(code))
         license_name = ctypes.create_string_buffer(b"Apache-2.0")

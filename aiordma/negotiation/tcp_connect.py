@@ -19,6 +19,8 @@ from ..wake.names import getaddrinfo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .smc_option import Question
+
 __all__ = ["Candidate", "connect_tcp", "resolve"]
 
 #: Time after which the next address is tried beside one that has not answered (RFC 8305, section 5).
@@ -60,20 +62,24 @@ def _numeric(host: str, port: int) -> Candidate | None:
     return None
 
 
-async def connect_tcp(candidates: Sequence[Candidate], local_host: str | None = None) -> socket.socket:
+async def connect_tcp(
+    candidates: Sequence[Candidate], local_host: str | None = None, question: Question | None = None
+) -> socket.socket:
     """Connect to the first address that answers; a slow one is joined by the next after 0.25 s.
+
+    :param question: asks in the SYN.
 
     :raises OSError: none answered; of the kind they have in common (``ConnectionRefusedError`` ...), naming
         each address. Its attribute ``attempts`` has an error for each, if there were several.
     """
     if len(candidates) == 1:
-        return await _connect(*candidates[0], local_host)
+        return await _connect(*candidates[0], local_host, question)
     found: list[socket.socket] = []
     errors: list[OSError] = []
 
     async def attempt(candidate: Candidate, failed: anyio.Event, scope: anyio.CancelScope) -> None:
         try:
-            sock = await _connect(*candidate, local_host)
+            sock = await _connect(*candidate, local_host, question)
         except OSError as exc:
             errors.append(exc)
             failed.set()
@@ -99,6 +105,8 @@ async def connect_tcp(candidates: Sequence[Candidate], local_host: str | None = 
         error.attempts = errors  # type: ignore[attr-defined]
         raise error from errors[-1]
     for late in found[1:]:
+        if question is not None:
+            question.withdraw(late)
         late.close()
     return found[0]
 
@@ -112,12 +120,16 @@ def _new_socket(family: int) -> socket.socket:
         raise
 
 
-async def _connect(family: int, sockaddr: Any, local_host: str | None) -> socket.socket:
+async def _connect(
+    family: int, sockaddr: Any, local_host: str | None, question: Question | None = None
+) -> socket.socket:
     sock = _new_socket(family)
     try:
         if local_host is not None:
             sock.bind(sockaddr_of(local_host, 0))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if question is not None:
+            question.ask(sock)
         number = sock.connect_ex(sockaddr)
         if number == errno.EINPROGRESS:
             # Over loopback the TCP handshake is done by now, which a second call shows without the loop.
@@ -128,6 +140,8 @@ async def _connect(family: int, sockaddr: Any, local_host: str | None) -> socket
         if number not in (0, errno.EISCONN):
             raise OSError(number, f"cannot connect to {show(sockaddr)}: {os.strerror(number)}")
     except BaseException:
+        if question is not None:
+            question.withdraw(sock)
         sock.close()
         raise
     return sock

@@ -44,7 +44,15 @@ from .events import (
 )
 from .failover import MAGIC
 
-__all__ = ["CLIENT_TABLE", "SERVER_TABLE", "ClientHandshake", "ServerHandshake", "State", "Timeouts"]
+__all__ = [
+    "CLIENT_TABLE",
+    "OTHER_SERVER_TABLE",
+    "SERVER_TABLE",
+    "ClientHandshake",
+    "ServerHandshake",
+    "State",
+    "Timeouts",
+]
 
 
 class Timeouts(NamedTuple):
@@ -144,6 +152,9 @@ SERVER_TABLE: Table = {
     (State.CLAIMED, Input.ESTABLISHED): State.RDMA,
     (State.CLAIMED, Input.REFUSE): State.FAILED,  # the client uses the ring already: there is no way back
 }
+
+#: A client of another implementation may find out after its SYN that it has no device.
+OTHER_SERVER_TABLE: Table = {**SERVER_TABLE, (State.READING, Input.DECLINE): State.TCP}
 
 
 class _Handshake:
@@ -392,6 +403,10 @@ class ServerHandshake(_Handshake):
     def _plain(self) -> list[Event]:
         self.state, self._deadline = State.TCP, None
         return [UseTcp(Code.PLAIN_TCP_PEER, None, bytes(self._head))]
+
+    def with_other_smc(self) -> None:
+        super().with_other_smc()
+        self._table = OTHER_SERVER_TABLE
 
     def ready(self, accept: Accept, now: float) -> list[Event]:
         """This end can use RDMA, and how; the client's Confirm is awaited next."""

@@ -50,10 +50,12 @@ async def connect(host: str, port: int, **keywords: Unpack[ConnectKeywords]) -> 
 
 def stream_of(result: NegotiationResult) -> RdmaStream:
     """The stream of a connection whose path is agreed on."""
-    return RdmaStream(
+    stream = RdmaStream(
         result.pipe if result.pipe is not None else result.tcp_pipe(),
         local_address=result.local_address,
         remote_address=result.remote_address,
         fallback_reason=result.fallback,
         tls=result.session,
     )
+    stream.smc_peer = result.smc_peer
+    return stream

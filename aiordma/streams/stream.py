@@ -61,6 +61,10 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
     prefix of its item; the stream stays usable, but only the two ends can know what the prefix means.
     """
 
+    #: What the peer says of itself, where it is another implementation of SMC-R: Linux' own. None: it is
+    #: aiordma, or a plain one.
+    smc_peer: str | None = None
+
     def __init__(
         self,
         pipe: Pipe,

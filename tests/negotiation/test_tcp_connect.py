@@ -62,7 +62,9 @@ async def test_next_address_beside_a_slow_one(
     connect = tcp_connect._connect
     slow_ended = False
 
-    async def connect_or_hang(family: int, sockaddr: Any, local_host: str | None) -> socket.socket:
+    async def connect_or_hang(
+        family: int, sockaddr: Any, local_host: str | None, question: None
+    ) -> socket.socket:
         nonlocal slow_ended
         if sockaddr[0] == "192.0.2.1":
             try:

@@ -1,0 +1,137 @@
+"""SMC's TCP option on this process's connections, where the host is set up for it.
+
+Without the set-up, which is a map of the program of :mod:`.sockops`, nothing here asks the kernel for
+anything: not for a connection, and once for a process whether the map is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from ..proto.syn_option import find_in_packet
+from . import sockops
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..proto.syn_option import SynOption
+    from .options import PathOptions
+    from .sockops import SynOptions
+
+__all__ = ["Question", "has_asked", "let_ask", "of_config"]
+
+_log = logging.getLogger("aiordma.clc")
+
+_TCP_SAVE_SYN, _TCP_SAVED_SYN = 27, 28
+#: IP header and TCP header, with options.
+_SYN_BYTES = 256
+
+
+def of_config(config: Config) -> SynOptions | None:
+    """The map; None: the host is not set up, or the setting forbids it."""
+    return None if config.smcr == "off" else _opened(config.smcr)
+
+
+@functools.cache
+def _opened(place: str) -> SynOptions | None:
+    if place.startswith("fd:"):
+        return sockops.SynOptions(int(place[3:]))
+    path = sockops.PINNED_AT if place == "auto" else place
+    try:
+        if place == "auto" and not os.path.lexists(path):
+            return None
+        return sockops.SynOptions(sockops.open_pinned(path))
+    except OSError as error:
+        _log.log(
+            logging.DEBUG if place == "auto" else logging.WARNING,
+            "no SMC-R with kernels: %s: %s",
+            path,
+            error,
+        )
+        return None
+
+
+def may_be_used(options: PathOptions, kind: int) -> SynOptions | None:
+    """For a connection of this kind; None: it is none that a kernel takes part in, or there is no map."""
+    if kind or options.tls is not None or options.mode == "tcp":
+        return None
+    return of_config(options.config)
+
+
+class Question:
+    """Asks in the SYNs of one connect whether the server is a kernel's SMC-R. Its answer must be honoured:
+    such a server takes the next bytes for CLC."""
+
+    def __init__(self, options: SynOptions) -> None:
+        self._options = options
+        self._asking: set[socket.socket] = set()
+
+    def ask(self, sock: socket.socket) -> None:
+        """Before its ``connect()``."""
+        if sock.family != socket.AF_INET:
+            return  # Linux' version 2 speaks IPv4
+        try:
+            self._options.want(sock)
+        except OSError as error:
+            _log.debug("no SMC option in a SYN: %s", error)
+        else:
+            self._asking.add(sock)
+
+    def withdraw(self, sock: socket.socket) -> None:
+        """The socket will not be used; before it is closed."""
+        if sock in self._asking:
+            self._asking.discard(sock)
+            with contextlib.suppress(OSError):
+                self._options.forget(sock)
+
+    def answer(self, sock: socket.socket) -> SynOption | None:
+        """What the SYN-ACK of the connected socket says.
+
+        :raises OSError: that is lost. Nothing may be sent on this connection.
+        """
+        if sock not in self._asking:
+            return None
+        self._asking.discard(sock)
+        return self._options.answer(sock)
+
+
+def let_ask(sock: socket.socket, options: PathOptions, kind: int = 0) -> Listening:
+    """Around the ``listen()`` of a socket: from then on, clients' SYNs that ask get an answer."""
+    return Listening(sock, may_be_used(options, kind))
+
+
+class Listening:
+    """A context around ``listen()``."""
+
+    def __init__(self, sock: socket.socket, options: SynOptions | None) -> None:
+        self._sock, self._options = sock, options if sock.family == socket.AF_INET else None
+
+    def __enter__(self) -> None:
+        if self._options is not None:
+            try:
+                self._sock.setsockopt(socket.IPPROTO_TCP, _TCP_SAVE_SYN, 1)
+                self._options.want(self._sock)
+            except OSError as error:
+                _log.warning("clients that are kernels will not use SMC-R: %s", error)
+                self._options = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._options is not None:
+            with contextlib.suppress(OSError):
+                self._options.forget(self._sock)
+
+
+def has_asked(sock: socket.socket, options: PathOptions, kind: int) -> bool:
+    """Whether the client of an accepted connection is a kernel's SMC-R that has been answered: it begins with
+    CLC."""
+    if may_be_used(options, kind) is None:
+        return False
+    try:
+        found = find_in_packet(sock.getsockopt(socket.IPPROTO_TCP, _TCP_SAVED_SYN, _SYN_BYTES))
+    except OSError:
+        return False
+    return found is not None and not found.is_aiordma

@@ -1,0 +1,510 @@
+"""connect() and listen() with a peer that is a kernel's SMC-R: here a simulated one, on the software device.
+
+The peer is made of ``proto``'s state machines and the data path only (tests/vm/smc/peer.py), as one that
+shares nothing of ``links``. ``make test-smc`` has the kernel itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import socket
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+import aiordma
+from aiordma.compat.server import RdmaServer
+from aiordma.config import Config
+from aiordma.errors import Code, NegotiationError
+from aiordma.links import engine as links_engine
+from aiordma.links.smcr import peers
+from aiordma.links.smcr.group import KernelGroup
+from aiordma.links.smcr.rings import RingPlaces
+from aiordma.negotiation import smc_option, sockops
+from aiordma.proto.clc import Decline
+from aiordma.proto.syn_option import SynOption
+from aiordma.verbs.memory.budget import MemoryLimitError
+from tests.health import until
+from tests.vm.smc.peer import Fallback, Peer
+from tests.world import DEVICE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from aiordma.links.engine import Engine
+    from aiordma.streams.stream import RdmaStream
+    from tests.vm.smc.peer import Member
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("anyio_backend", [pytest.param("asyncio", id="asyncio")]),
+]
+
+NAME = "AIORDMA-TEST-EID"
+EID = NAME.encode().ljust(32)
+CONFIG = Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536)
+
+
+class Options:
+    """Stands for the kernel's program: every SYN-ACK, and every SYN, says that its sender is a kernel."""
+
+    def __init__(self) -> None:
+        self.said: SynOption | None = SynOption()
+        self.lost = False
+        self.wanted: set[int] = set()
+
+    def want(self, sock: socket.socket) -> None:
+        self.wanted.add(sock.fileno())
+
+    def answer(self, sock: socket.socket) -> SynOption | None:
+        self.wanted.remove(sock.fileno())
+        if self.lost:
+            raise FileNotFoundError
+        return self.said
+
+    def forget(self, sock: socket.socket) -> None:
+        self.wanted.remove(sock.fileno())
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> Iterator[Options]:
+    made = Options()
+    monkeypatch.setattr(smc_option, "of_config", lambda _: made)
+    # Both ends are on this host's device, whatever its address.
+    monkeypatch.setattr(peers, "check_device", lambda _: None)
+    monkeypatch.setattr(smc_option, "find_in_packet", lambda _: made.said)
+    yield made
+    assert made.wanted == set()
+
+
+class Kernel:
+    """The simulated peer, with a listener of its own."""
+
+    def __init__(self, peer: Peer, listener: socket.socket) -> None:
+        self.peer, self.listener = peer, listener
+        self.sockets: list[socket.socket] = []
+        self.streams: list[RdmaStream] = []
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.listener.getsockname()
+        return host, port
+
+    async def accept(self) -> tuple[RdmaStream, Member]:
+        sock, _ = await asyncio.get_running_loop().sock_accept(self.listener)
+        sock.setblocking(False)
+        self.sockets.append(sock)
+        return self._kept(await self.peer.accept(sock))
+
+    async def connect(self, port: int, host: str = "127.0.0.1") -> tuple[RdmaStream, Member]:
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.bind((host, 0))
+        self.sockets.append(sock)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        return self._kept(await self.peer.connect(sock))
+
+    def _kept(self, made: tuple[RdmaStream, Member]) -> tuple[RdmaStream, Member]:
+        self.streams.append(made[0])
+        return made
+
+    async def close(self) -> None:
+        for stream in self.streams:
+            stream.abort()
+        await self.peer.close()
+        for sock in self.sockets:
+            sock.close()
+
+
+@pytest.fixture
+async def engine() -> Engine:
+    return await links_engine.current(CONFIG)
+
+
+@pytest.fixture
+async def kernel(engine: Engine) -> AsyncIterator[Kernel]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        made = Kernel(Peer(engine, "lo", (EID,)), listener)
+        yield made
+        await made.close()
+
+
+async def to(kernel: Kernel) -> tuple[RdmaStream, RdmaStream, Member]:
+    """A stream of connect(), and the kernel's end of it."""
+    ours, (theirs, member) = await asyncio.gather(
+        aiordma.connect(*kernel.address, config=CONFIG), kernel.accept()
+    )
+    return ours, theirs, member
+
+
+async def echo(stream: RdmaStream) -> None:
+    with contextlib.suppress(anyio.EndOfStream):
+        while True:
+            await stream.send(await stream.receive())
+    await stream.send_eof()
+
+
+async def check(stream: RdmaStream, data: bytes) -> None:
+    """The other end echoes, and ends when this one does."""
+
+    async def send() -> None:
+        await stream.send(data)
+        await stream.send_eof()
+
+    seen = hashlib.sha256()
+    sending = asyncio.ensure_future(send())
+    with contextlib.suppress(anyio.EndOfStream):
+        while True:
+            seen.update(await stream.receive())
+    await sending
+    assert seen.digest() == hashlib.sha256(data).digest()
+
+
+DATA = random.Random(1).randbytes(600_000)  # nine times the ring
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_client_shares_a_link_and_every_byte_arrives(kernel: Kernel, engine: Engine) -> None:
+    made = [await to(kernel) for _ in range(3)]
+    for ours, _, _ in made:
+        assert ours.path == "rdma"
+        assert ours.smc_peer == "SMC-R v2.1 of aiordma"
+    assert len(kernel.peer.links) == 1
+    links = [row for row in engine.statistics()["links"] if row["connections"]]
+    assert [(row["side"], row["state"], row["connections"]) for row in links] == [("client", "active", 3)]
+    assert "(SMC-R v2.1 of aiordma)" in links[0]["peer"]
+    echoing = [asyncio.ensure_future(echo(theirs)) for _, theirs, _ in made]
+    await asyncio.gather(*(check(ours, DATA[i:]) for i, (ours, _, _) in enumerate(made)))
+    await asyncio.gather(*echoing)
+    for ours, theirs, member in made:
+        await asyncio.gather(ours.aclose(), theirs.aclose())
+        await member.done.wait()
+    await until(lambda: not any(row["connections"] for row in engine.statistics()["links"]))
+    assert kernel.peer.links[0].ended is None
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_listener_serves_kernels(kernel: Kernel, engine: Engine) -> None:
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        for i in range(3):
+            theirs, member = await kernel.connect(listener.port)
+            ours = await listener.accept()
+            assert (ours.path, ours.smc_peer) == ("rdma", "SMC-R v2.1 of aiordma")
+            echoing = asyncio.ensure_future(echo(ours))
+            await check(theirs, DATA[i:])
+            await echoing
+            await asyncio.gather(ours.aclose(), theirs.aclose())
+            await member.done.wait()
+        assert listener.statistics().rdma == 3
+    assert len(kernel.peer.links) == 1
+    await until(lambda: not any(row["connections"] for row in engine.statistics()["links"]))
+
+
+@pytest.mark.usefixtures("options")
+async def test_asyncio_streams_both_ways(kernel: Kernel) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(writer.get_extra_info("aiordma.smc_peer"))
+        writer.write(await reader.read(100))
+        await writer.drain()
+        writer.close()
+
+    seen: list[object] = []
+    server = await aiordma.start_server(serve, "127.0.0.1", 0, config=CONFIG)
+    assert isinstance(server, RdmaServer)
+    async with server:
+        theirs, _ = await kernel.connect(server.sockets[0].getsockname()[1])
+        await theirs.send(b"to a server")
+        assert await theirs.receive_exactly(11) == b"to a server"
+        with pytest.raises(anyio.EndOfStream):
+            await theirs.receive()
+        await theirs.aclose()
+    (reader, writer), (theirs, _) = await asyncio.gather(
+        aiordma.open_connection(*kernel.address, config=CONFIG), kernel.accept()
+    )
+    seen.append(writer.get_extra_info("aiordma.smc_peer"))
+    writer.write(b"to a client")
+    assert await theirs.receive_exactly(11) == b"to a client"
+    await theirs.send(b"back")
+    await theirs.send_eof()
+    assert await reader.read() == b"back"
+    assert writer.get_extra_info("aiordma.path") == "rdma"
+    writer.close()
+    await writer.wait_closed()
+    assert seen == ["SMC-R v2.1 of aiordma"] * 2
+
+
+@pytest.mark.usefixtures("options")
+async def test_an_abort_is_an_error_at_the_other_end(kernel: Kernel) -> None:
+    ours, theirs, _ = await to(kernel)
+    theirs.abort()
+    with pytest.raises(anyio.BrokenResourceError):
+        await ours.receive()
+    await ours.aclose()
+    ours, theirs, _ = await to(kernel)
+    ours.abort()
+    with pytest.raises(anyio.BrokenResourceError):
+        await theirs.receive()
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_reset_of_the_tcp_connection_is_the_end_of_the_peer(kernel: Kernel) -> None:
+    """Its end is none: a kernel says it with its program's shutdown, while RDMA goes on."""
+    ours, theirs, _ = await to(kernel)
+    kernel.sockets[-1].shutdown(socket.SHUT_WR)
+    await theirs.send(b"still here")
+    assert await ours.receive() == b"still here"
+    ours.abort()
+    ours, _, _ = await to(kernel)
+    sock = kernel.sockets[-1]
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    sock.close()
+    with pytest.raises(anyio.BrokenResourceError):
+        await ours.receive()
+    ours.abort()
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_deleted_link_ends_its_streams_and_the_next_has_another(kernel: Kernel) -> None:
+    ours, _, _ = await to(kernel)
+    link = kernel.peer.links[0]
+    assert link.machine is not None
+    link.machine.close()
+    link.pump()
+    with pytest.raises(anyio.BrokenResourceError):
+        await ours.receive()
+    link.end(ConnectionResetError("a test"))
+    ours.abort()
+    ours, theirs, _ = await to(kernel)
+    await theirs.send(b"again")
+    assert await ours.receive() == b"again"
+    assert len(kernel.peer.links) == 2
+    ours.abort()
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_declined_client_goes_on_over_tcp(engine: Engine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        other = Kernel(Peer(engine, "lo", (b"ANOTHER-EID".ljust(32),)), listener)
+        connecting = asyncio.ensure_future(aiordma.connect(*other.address, config=CONFIG))
+        with pytest.raises(Fallback) as fallback:
+            await other.accept()
+        async with await connecting as ours:
+            assert ours.path == "tcp"
+            assert ours.fallback_reason is not None
+            assert ours.fallback_reason.peer == Code.NO_COMMON_EID
+            assert ours.smc_peer is None
+            await ours.send(b"by TCP")
+            loop = asyncio.get_running_loop()
+            assert await loop.sock_recv(fallback.value.socket, 100) == b"by TCP"
+        with pytest.raises(Fallback):
+            await asyncio.gather(connect_strictly(other), other.accept())
+        await other.close()
+
+
+async def connect_strictly(other: Kernel) -> None:
+    with pytest.raises(NegotiationError) as refused:
+        await aiordma.connect(*other.address, config=CONFIG, mode="rdma")
+    assert refused.value.code == Code.NO_COMMON_EID
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_listener_declines_and_serves_by_tcp(kernel: Kernel) -> None:
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG, max_negotiations=0) as listener:
+        with pytest.raises(Fallback) as fallback:
+            await kernel.connect(listener.port)
+        async with await listener.accept() as ours:
+            assert ours.path == "tcp"
+            assert ours.fallback_reason is not None
+            assert ours.fallback_reason.code == Code.LIMIT_REACHED
+            await ours.send(b"by TCP")
+            loop = asyncio.get_running_loop()
+            assert await loop.sock_recv(fallback.value.socket, 100) == b"by TCP"
+
+
+async def test_a_plain_server_behind_an_echo_gets_plain_tcp(options: Options) -> None:
+    """Something between the ends returns the option: the Proposal ends in the server's program, which then
+    answers or closes. The stream has a connection of its own."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await reader.read(1)
+        if first != b"h":
+            writer.close()  # it does not understand CLC
+            return
+        writer.write(b"plain " + await reader.readexactly(4))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with aiordma.connect("127.0.0.1", port, config=CONFIG) as ours:
+            assert ours.path == "tcp"
+            await ours.send(b"hello")
+            assert await ours.receive_exactly(10) == b"plain ello"
+        options.lost = True  # nothing is known of the SYN-ACK: another connection, without the question
+        async with aiordma.connect("127.0.0.1", port, config=CONFIG, mode="auto") as ours:
+            await ours.send(b"hello")
+            assert await ours.receive_exactly(10) == b"plain ello"
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_client_of_another_address_gets_a_link_of_its_own(kernel: Kernel) -> None:
+    """It names the same port. It would have this end write to the other one's memory."""
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        await kernel.connect(listener.port)
+        await kernel.connect(listener.port, "127.0.0.2")
+        await kernel.connect(listener.port, "127.0.0.2")
+        assert len(kernel.peer.links) == 2
+        for _ in range(3):
+            (await listener.accept()).abort()
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_client_that_finds_no_device_behind_its_syn(engine: Engine) -> None:
+    """It declines before anything is proposed."""
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, ("127.0.0.1", listener.port))
+            await loop.sock_sendall(sock, Decline(diagnosis=Code.NO_DEVICE, version=2).encode() + b"hello")
+            async with await listener.accept() as ours:
+                assert ours.path == "tcp"
+                assert ours.fallback_reason is not None
+                assert ours.fallback_reason.peer == Code.NO_DEVICE
+                assert await ours.receive() == b"hello"
+                await ours.send(b"by TCP")
+                assert await loop.sock_recv(sock, 100) == b"by TCP"
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_client_that_stalls_behind_the_accept_harms_nobody_else(
+    kernel: Kernel, engine: Engine
+) -> None:
+    """It may write into the ring that it was offered, so nothing else gets that as long as its link lasts."""
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        theirs, _ = await kernel.connect(listener.port)
+        ours = await listener.accept()
+        (group,) = [each for each in engine.all_groups if isinstance(each, KernelGroup)]
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, ("127.0.0.1", listener.port))
+            await loop.sock_sendall(sock, kernel.peer.port.proposal().encode())
+            assert await loop.sock_recv(sock, 8)
+            assert len(group.members) == 2
+            (offered,) = [member.ring.address for member in group.members if member.connection is None]
+        await until(lambda: len(group.members) == 1)
+        assert listener.statistics().failed == 1
+        more = [await kernel.connect(listener.port) for _ in range(3)]
+        accepted = [await listener.accept() for _ in more]
+        assert len(group.members) == 4
+        assert offered not in {member.ring.address for member in group.members}
+        await theirs.send(b"unharmed")
+        assert await ours.receive() == b"unharmed"
+        for stream in (ours, *accepted):
+            stream.abort()
+
+
+@pytest.mark.usefixtures("options")
+@pytest.mark.parametrize("cancelled_after", ["Proposal", "Confirm"])
+async def test_a_cancelled_connect_leaves_nothing(
+    kernel: Kernel, engine: Engine, cancelled_after: str
+) -> None:
+    before = len(engine.all_groups)
+    connecting = asyncio.ensure_future(aiordma.connect(*kernel.address, config=CONFIG))
+    sock, _ = await asyncio.get_running_loop().sock_accept(kernel.listener)
+    with sock:
+        sock.setblocking(False)
+        if cancelled_after == "Confirm":
+            accepting = asyncio.ensure_future(kernel.peer.accept(sock))
+            await until(lambda: len(engine.all_groups) > before)
+        else:
+            accepting = None
+            assert await asyncio.get_running_loop().sock_recv(sock, 8)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        if accepting is not None:
+            with pytest.raises((ConnectionAbortedError, Fallback)):
+                await accepting
+    await until(lambda: len(engine.all_groups) == before)
+
+
+@pytest.mark.usefixtures("options")
+async def test_without_memory_the_connection_is_tcp(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(_: object) -> None:
+        raise MemoryLimitError("none is left")
+
+    monkeypatch.setattr(RingPlaces, "take", no_memory)
+    connecting = asyncio.ensure_future(aiordma.connect(*kernel.address, config=CONFIG))
+    with pytest.raises(Fallback):
+        await kernel.accept()
+    async with await connecting as ours:
+        assert ours.path == "tcp"
+        assert ours.fallback_reason is not None
+        assert ours.fallback_reason.code == Code.OUT_OF_MEMORY
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        with pytest.raises(Fallback):
+            await kernel.connect(listener.port)
+        async with await listener.accept() as ours:
+            assert ours.path == "tcp"
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_drained_device_takes_no_new_ones(kernel: Kernel, engine: Engine) -> None:
+    ours, theirs, _ = await to(kernel)
+    engine.drain("a test")
+    try:
+        async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+            with pytest.raises(Fallback):
+                await kernel.connect(listener.port)
+            async with await listener.accept() as plain:
+                assert plain.path == "tcp"
+        await ours.send(b"this one stays")
+        assert await theirs.receive() == b"this one stays"
+    finally:
+        engine.drained = None
+        ours.abort()
+
+
+async def test_without_the_set_up_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def lexists(path: str) -> bool:
+        asked.append(path)
+        return False
+
+    def not_at_all(*_: object) -> None:
+        raise AssertionError("a connection asks for the option")
+
+    smc_option._opened.cache_clear()
+    monkeypatch.setattr(os.path, "lexists", lexists)
+    for name in "Question", "find_in_packet":
+        monkeypatch.setattr(smc_option, name, not_at_all)
+    monkeypatch.setattr(sockops, "_bpf", not_at_all)
+    try:
+        async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+            for _ in range(3):
+                async with aiordma.connect("127.0.0.1", listener.port, config=CONFIG) as ours:
+                    assert ours.path == "rdma"
+                    await (await listener.accept()).aclose()
+    finally:
+        smc_option._opened.cache_clear()
+    assert asked == [sockops.PINNED_AT]
+
+
+async def test_aiordma_peers_keep_their_own_protocol(options: Options) -> None:
+    options.said = SynOption(1, in_answer=True)
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        async with aiordma.connect("127.0.0.1", listener.port, config=CONFIG) as ours:
+            theirs = await listener.accept()
+            assert (ours.path, theirs.path) == ("rdma", "rdma")
+            assert (ours.smc_peer, theirs.smc_peer) == (None, None)
+            await theirs.aclose()
