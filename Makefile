@@ -210,7 +210,7 @@ test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's
 	  $(PY) -m $(if $(ARGS),pytest,tests.retry) -q -p no:cacheprovider --timeout 300 $(or $(ARGS),tests/vm/wire)
 
 # Once with rxe at both ends, once from the software device, in a network namespace without RDMA.
-test-smc: RXE_LIMIT := 300
+test-smc: RXE_LIMIT := 600
 test-smc: VM := smc
 test-smc: install .venv/.apt-vm ## aiordma's link and negotiation for SMC-R against the kernel's sockets, in QEMU (RXE_LIMIT)
 	$(call collected,tests/vm/smc)

@@ -182,7 +182,7 @@ class Config:
         _is_smcr,
         "auto, off, fd:NUMBER, or the path of a pinned map",
         "streams with Linux' own SMC-R (AF_SMC sockets): the map of the program that puts SMC's TCP option "
-        "into SYNs, as a descriptor or a path; auto: /sys/fs/bpf/aiordma-smcr, if that is there",
+        "into SYNs, as a descriptor or a path; auto: that of `aiordma smcr enable`, if there is one",
     )
     smcr_eids: str = _setting(
         "AIORDMA",

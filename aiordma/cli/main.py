@@ -20,6 +20,7 @@ _COMMANDS = (
     "preload",
     "run",
     "serve-diagnostics",
+    "smcr",
     "stat",
     "top",
 )

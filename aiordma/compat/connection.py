@@ -38,7 +38,7 @@ from ..negotiation.arrival import arriving
 from ..negotiation.connect import connect_and_negotiate
 from ..negotiation.engine import find_engine, warm_up
 from ..negotiation.options import ConnectOptions, PathOptions
-from ..negotiation.server import negotiate_accepted
+from ..negotiation.server import keep_plain, negotiate_accepted
 from ..negotiation.smc_option import let_ask
 from ..wake.names import getaddrinfo
 from .arguments import check_accepted, check_client, check_limit, check_port, check_server
@@ -447,7 +447,7 @@ async def _serve(
 
     async def begin(server: RdmaServer, connection: socket.socket) -> None:
         if permits is not None and not permits(connection):
-            await _begin_plain(protocols, server, connection)
+            await _begin_plain(protocols, server, connection, path)
             return
         result = await negotiate_accepted(connection, path, service=server.service)
         peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
@@ -476,9 +476,16 @@ async def _serve_tls(
     return server
 
 
-async def _begin_plain(protocols: _Protocols, server: RdmaServer, connection: socket.socket) -> None:
+async def _begin_plain(
+    protocols: _Protocols, server: RdmaServer, connection: socket.socket, path: PathOptions
+) -> None:
     """An accepted connection on which nothing may be negotiated: at once on the loop's own transport."""
-    reason = FallbackReason.of_local(Code.CONFIGURATION, "the rules keep it plain")
+    forbidden = NegotiationError(Code.CONFIGURATION, "the rules keep it plain")
+    declined = await keep_plain(connection, path, forbidden)
+    if declined is not None:
+        await _begin(protocols, server, declined)
+        return
+    reason = FallbackReason.of_error(forbidden)
     info = tcp_info(reason)
     own = unpatched(asyncio.get_running_loop())
     try:

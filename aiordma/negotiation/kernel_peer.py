@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import Code, FallbackReason, NegotiationError, describe
 from ..proto.clc import Decline
-from ..proto.events import Failed, PlainPeer, Send, UseRdma, UseTcp
+from ..proto.events import Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
+from ..proto.handshake import ServerHandshake
 from .clc_io import ClcIO
 from .client import PlainPeerFound
 from .engine import find_engine
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .options import PathOptions
 
-__all__ = ["Contact", "accept_kernel", "connect_kernel"]
+__all__ = ["Contact", "accept_kernel", "connect_kernel", "decline_kernel"]
 
 
 class Contact(Protocol):
@@ -65,21 +66,38 @@ async def accept_kernel(
     :param may_use_rdma: False: too many negotiations are under way.
     :raises NegotiationError: as :func:`connect_kernel`.
     """
-    dialogue = _Dialogue(sock, options)
     try:
         if not may_use_rdma():
             raise NegotiationError(Code.LIMIT_REACHED, "too many negotiations at the same time")
         engine = await find_engine(options.config)
     except NegotiationError as error:
-        return await dialogue.decline(error)
+        return await decline_kernel(sock, options, error)
     except BaseException:
         sock.close()
         raise
-    return await dialogue.run(engine, client=False)
+    return await _Dialogue(sock, options).run(engine, client=False)
+
+
+async def decline_kernel(
+    sock: socket.socket, options: PathOptions, error: NegotiationError
+) -> NegotiationResult:
+    """Server: read the client's Proposal, and say that this end does not use RDMA, and why. Owns ``sock``.
+
+    :raises NegotiationError: as :func:`connect_kernel`.
+    """
+    dialogue = _Dialogue(sock, options)
+    try:
+        with ClcIO(sock) as dialogue.io:
+            return await dialogue.decline(error)
+    except BaseException:
+        sock.close()
+        raise
 
 
 class _Dialogue:
     """One end's negotiation on one TCP connection, which it owns."""
+
+    io: ClcIO
 
     def __init__(self, sock: socket.socket, options: PathOptions) -> None:
         self._sock, self._options = sock, options
@@ -88,13 +106,13 @@ class _Dialogue:
 
     async def run(self, engine: Engine, *, client: bool) -> NegotiationResult:
         try:
-            with ClcIO(self._sock) as self._io:
+            with ClcIO(self._sock) as self.io:
                 try:
-                    peers = engine.kernel_peers(self._io.peer)
+                    peers = engine.kernel_peers(self.io.peer)
                 except NegotiationError as error:
-                    return await self._decline(error)
+                    return await (self._withdraw(error) if client else self.decline(error))
                 begin = peers.propose if client else peers.answer
-                self._contact = contact = begin(self._io.peer, self._options.timeouts(), self._tell)
+                self._contact = contact = begin(self.io.peer, self._options.timeouts(), self._tell)
                 if client:
                     self._events.extend(contact.start())
                 return await self._converse(contact)
@@ -106,31 +124,40 @@ class _Dialogue:
             self._sock.close()
             raise
 
-    async def decline(self, error: NegotiationError) -> NegotiationResult:
-        """Say that this end cannot, before anything was agreed on."""
-        try:
-            with ClcIO(self._sock) as self._io:
-                return await self._decline(error)
-        except BaseException:
-            self._sock.close()
-            raise
-
-    async def _decline(self, error: NegotiationError) -> NegotiationResult:
-        await self._io.send(Decline(diagnosis=error.code, version=2).encode())
+    async def _withdraw(self, error: NegotiationError) -> NegotiationResult:
+        """Client: say that this end cannot, instead of a Proposal."""
+        await self.io.send(Decline(diagnosis=error.code, version=2).encode())
         return self._on_tcp(FallbackReason.of_error(error))
+
+    async def decline(self, error: NegotiationError) -> NegotiationResult:
+        """Server: the same as an answer to the client's first message."""
+        io = self.io
+        handshake = ServerHandshake(self._options.timeouts(), io.now())
+        handshake.with_other_smc()
+        while True:
+            for event in await io.receive(handshake):
+                if isinstance(event, Proposed):
+                    for answer in handshake.refuse(error.code, io.now()):
+                        if isinstance(answer, Send):
+                            await io.send(answer.data)
+                    return self._on_tcp(FallbackReason.of_error(error))
+                if isinstance(event, UseTcp):
+                    return self._on_tcp(FallbackReason.of_peer(event.code))
+                if isinstance(event, Failed):
+                    raise NegotiationError(event.code, event.text)
 
     def _tell(self, events: list[Event]) -> None:
         """The link has something to say."""
         self._events.extend(events)
-        self._io.wake()
+        self.io.wake()
 
     async def _converse(self, contact: Contact) -> NegotiationResult:
         while True:
             while not self._events:
-                self._events.extend(await self._io.receive(contact))
+                self._events.extend(await self.io.receive(contact))
             event = self._events.popleft()
             if isinstance(event, Send):
-                await self._io.send(event.data)
+                await self.io.send(event.data)
             elif isinstance(event, UseRdma):
                 return self._on_rdma(contact)
             elif isinstance(event, UseTcp):
@@ -150,7 +177,7 @@ class _Dialogue:
         return FallbackReason.of_local(event.code)
 
     def _on_rdma(self, contact: Contact) -> NegotiationResult:
-        io, pipe = self._io, contact.pipe
+        io, pipe = self.io, contact.pipe
         io.release()
         pipe.attach_tcp(io.sock)
         return NegotiationResult(pipe, io.sock, None, io.local, io.remote, smc_peer=contact.description)
@@ -160,5 +187,5 @@ class _Dialogue:
         if self._options.mode == "rdma":
             said = "the peer declined" if reason.peer is not None else reason.text
             raise NegotiationError(reason.code, said.removeprefix(describe(reason.code)).removeprefix(": "))
-        io = self._io
+        io = self.io
         return NegotiationResult(None, io.sock, reason, io.local, io.remote)

@@ -19,7 +19,7 @@ from .clc_io import ClcIO
 from .dialogue import Dialogue, wrong_kind
 from .engine import ServerContact, find_engine
 from .first_bytes import FirstBytes
-from .kernel_peer import accept_kernel
+from .kernel_peer import accept_kernel, decline_kernel
 from .last_step import LastStep
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .options import PathOptions
     from .result import NegotiationResult
 
-__all__ = ["OnlyAskedError", "ServerNegotiation", "negotiate_accepted"]
+__all__ = ["OnlyAskedError", "ServerNegotiation", "keep_plain", "negotiate_accepted"]
 
 
 class OnlyAskedError(NegotiationError):
@@ -77,6 +77,23 @@ async def negotiate_accepted(
             raise negotiation.refusal from None
         raise
     connections.enter(negotiation.io.waker, result, kind, "server")
+    return result
+
+
+async def keep_plain(
+    sock: socket.socket, options: PathOptions, error: NegotiationError
+) -> NegotiationResult | None:
+    """Nothing may be negotiated on this accepted connection: have the client know, if it expects an answer.
+
+    :param options: those of the listener.
+    :return: the connection on TCP; None: the client expects nothing, and nothing was touched. ``sock`` is the
+        caller's then, and this function's else.
+    :raises OSError: the connection broke.
+    """
+    if not smc_option.has_asked(sock, options, 0) or not await _begins_with_clc(sock, options):
+        return None
+    result = await decline_kernel(sock, options, error)
+    connections.enter(wake.current(), result, 0, "server")
     return result
 
 

@@ -21,7 +21,7 @@ from ..proto.syn_option import SynOption, find
 
 __all__ = ["PINNED_AT", "SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
 
-PINNED_AT = "/sys/fs/bpf/aiordma-smcr"
+PINNED_AT = "/run/aiordma-smcr/map"
 """Where the map is, on a host that is set up for all."""
 
 _NUMBERS = {"x86_64": 321, "aarch64": 280}
@@ -321,7 +321,15 @@ class SynProgram:
         finally:
             os.close(directory)
 
+    def keep(self, map_path: str, link_path: str) -> None:
+        """Let map and attachment outlive this object and process, by names below a mounted bpffs.
+
+        :raises OSError: it is none, or a name is taken.
+        """
+        pin(self._fds[0], map_path)
+        pin(self._fds[2], link_path)
+
     def close(self) -> None:
-        """Take the program out of the kernel. Idempotent."""
+        """Take the program out of the kernel, unless it is kept. Idempotent."""
         while self._fds:
             os.close(self._fds.pop())

@@ -300,12 +300,19 @@ async def test_a_declined_client_goes_on_over_tcp(engine: Engine) -> None:
             assert ours.fallback_reason is not None
             assert ours.fallback_reason.peer == Code.NO_COMMON_EID
             assert ours.smc_peer is None
-            await ours.send(b"by TCP")
-            loop = asyncio.get_running_loop()
-            assert await loop.sock_recv(fallback.value.socket, 100) == b"by TCP"
+            await by_tcp(ours, fallback.value.socket)
         with pytest.raises(Fallback):
             await asyncio.gather(connect_strictly(other), other.accept())
         await other.close()
+
+
+async def by_tcp(ours: RdmaStream, sock: socket.socket) -> None:
+    """Nothing of the negotiation is among the bytes."""
+    loop = asyncio.get_running_loop()
+    await ours.send(b"by TCP")
+    assert await loop.sock_recv(sock, 100) == b"by TCP"
+    await loop.sock_sendall(sock, b"and back")
+    assert await ours.receive() == b"and back"
 
 
 async def connect_strictly(other: Kernel) -> None:
@@ -323,9 +330,7 @@ async def test_a_listener_declines_and_serves_by_tcp(kernel: Kernel) -> None:
             assert ours.path == "tcp"
             assert ours.fallback_reason is not None
             assert ours.fallback_reason.code == Code.LIMIT_REACHED
-            await ours.send(b"by TCP")
-            loop = asyncio.get_running_loop()
-            assert await loop.sock_recv(fallback.value.socket, 100) == b"by TCP"
+            await by_tcp(ours, fallback.value.socket)
 
 
 async def test_a_plain_server_behind_an_echo_gets_plain_tcp(options: Options) -> None:
@@ -450,11 +455,48 @@ async def test_without_memory_the_connection_is_tcp(kernel: Kernel, monkeypatch:
         assert ours.path == "tcp"
         assert ours.fallback_reason is not None
         assert ours.fallback_reason.code == Code.OUT_OF_MEMORY
+        assert "none is left" in ours.fallback_reason.text
     async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
         with pytest.raises(Fallback):
             await kernel.connect(listener.port)
         async with await listener.accept() as ours:
             assert ours.path == "tcp"
+
+
+@pytest.mark.usefixtures("options")
+async def test_where_the_device_reaches_no_kernel_it_is_tcp(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_: object) -> None:
+        raise NegotiationError(Code.NO_SMCR_DEVICE, "a test")
+
+    monkeypatch.setattr(peers, "check_device", none)
+    connecting = asyncio.ensure_future(aiordma.connect(*kernel.address, config=CONFIG))
+    with pytest.raises(Fallback) as fallback:
+        await kernel.accept()
+    async with await connecting as ours:
+        await by_tcp(ours, fallback.value.socket)
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        with pytest.raises(Fallback) as fallback:
+            await kernel.connect(listener.port)
+        async with await listener.accept() as ours:
+            await by_tcp(ours, fallback.value.socket)
+
+
+@pytest.mark.usefixtures("options")
+async def test_what_rules_keep_plain_is_declined(kernel: Kernel) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"got " + await reader.readexactly(4))
+        writer.close()
+
+    server = await aiordma.start_server(serve, "127.0.0.1", 0, config=CONFIG, permits=lambda _: False)
+    assert isinstance(server, RdmaServer)
+    async with server:
+        with pytest.raises(Fallback) as fallback:
+            await kernel.connect(server.sockets[0].getsockname()[1])
+        loop, sock = asyncio.get_running_loop(), fallback.value.socket
+        await loop.sock_sendall(sock, b"that")
+        assert await loop.sock_recv(sock, 100) == b"got that"
 
 
 @pytest.mark.usefixtures("options")

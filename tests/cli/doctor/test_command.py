@@ -38,6 +38,7 @@ STEPS = [
     "port 4791",
     "namespaces",
     "DSCP and PFC",
+    "kernel SMC-R",
     "device",
     "round trip",
 ]
@@ -69,6 +70,16 @@ def test_where_rdma_works() -> None:
     assert last_line(done).startswith("RDMA works: ")
     assert " us to itself by RDMA and back" in last_line(done)
     assert [line[7:24].strip() for line in done.stdout.splitlines()[: len(STEPS)]] == STEPS
+
+
+def test_kernel_smc_r() -> None:
+    """Without the set-up there is nothing wrong."""
+    found = states(run("--json"))["kernel SMC-R"]
+    assert found["state"] == "ok"
+    assert "aiordma smcr enable" in found["text"]
+    found = states(run("--json", AIORDMA_SMCR="/no/such/map"))["kernel SMC-R"]
+    assert found["state"] == "note"
+    assert "/no/such/map" in found["text"]
 
 
 def test_json() -> None:

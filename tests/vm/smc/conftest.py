@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from aiordma.negotiation.sockops import SynProgram
+from aiordma.cli.smcr import setup
+from aiordma.negotiation.sockops import PINNED_AT, SynOptions, open_pinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from aiordma.negotiation.sockops import SynOptions
 
 # They set an enterprise id and attach a program to all sockets of the machine they run in.
 if os.environ.get("AIORDMA_VM") != "smc":
@@ -32,7 +32,10 @@ def syn_options() -> Iterator[SynOptions]:
     )
     os.makedirs(_CGROUP, exist_ok=True)
     subprocess.run(["mount", "-t", "cgroup2", "none", _CGROUP], check=True)
-    program = SynProgram(_CGROUP)
-    yield program.options
-    program.close()
+    setup.enable(Path(_CGROUP), "nogroup")
+    fd = open_pinned(PINNED_AT)
+    yield SynOptions(fd)
+    os.close(fd)
+    setup.disable()
+    assert not os.path.lexists(PINNED_AT)
     subprocess.run(["umount", _CGROUP], check=True)

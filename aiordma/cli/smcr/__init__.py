@@ -1,0 +1,1 @@
+"""``aiordma smcr``: the host's set-up for SMC-R with programs on the kernel's own sockets."""

@@ -1,0 +1,59 @@
+"""``aiordma smcr``: prepare a host for streams with programs on the kernel's SMC-R, and look at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from . import setup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["smcr"]
+
+
+@click.group()
+def smcr() -> None:
+    """SMC-R with programs on the Linux kernel's own sockets for it (AF_SMC, smc_run).
+
+    Such peers say by a TCP option that they speak SMC-R. Linux lets no ordinary program send one, so a
+    program in the kernel does it for those that ask. Without it everything works, over TCP with such peers.
+    """
+
+
+@smcr.command()
+@click.option("--group", help="Members of this group may use it; default: root alone.")
+@click.option(
+    "--cgroup",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="For processes below this directory of cgroup version 2; default: all.",
+)
+def enable(group: str | None, cgroup: Path | None) -> None:
+    """Load the program, until `disable` or the next boot. Takes root, once."""
+    _run(lambda: setup.enable(cgroup or setup.find_cgroup(), group))
+    click.echo(f"SMC's TCP option is on: {setup.MAP}")
+
+
+@smcr.command()
+def disable() -> None:
+    """Take the program back. Connections that are open go on."""
+    _run(setup.disable)
+    click.echo("SMC's TCP option is off")
+
+
+@smcr.command()
+def status() -> None:
+    """Say whether programs of this user can use it; the exit status is 1 if not."""
+    text = setup.problem()
+    click.echo(f"SMC's TCP option: {text or 'programs of this user can use it'}")
+    raise SystemExit(1 if text else 0)
+
+
+def _run(step: Callable[[], None]) -> None:
+    try:
+        step()
+    except (OSError, LookupError) as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,93 @@
+"""The set-up of a host for SMC's TCP option: the kernel's program, attached to all processes, and its map.
+
+Both are kept by a small file system of BPF objects of its own. (Others, systemd's among them, are closed to
+ordinary users.) They last until they are taken back, or the host is booted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+from pathlib import Path
+
+from ...negotiation.sockops import PINNED_AT, SynProgram, open_pinned
+
+__all__ = ["MAP", "disable", "enable", "find_cgroup", "problem"]
+
+MAP = Path(PINNED_AT)
+"""The map's name."""
+_DETACH = 2
+
+
+def find_cgroup() -> Path:
+    """The root of cgroup version 2.
+
+    :raises LookupError: it is not mounted.
+    """
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        _, place, kind, *_ = line.split()
+        if kind == "cgroup2":
+            return Path(place)
+    raise LookupError("cgroup version 2 is not mounted: mount -t cgroup2 none /sys/fs/cgroup")
+
+
+def enable(cgroup: Path, group: str | None) -> None:
+    """Load the program, attach it to the processes below ``cgroup``, and keep it.
+
+    :param group: whose members may use it; None: root alone.
+    :raises FileExistsError: that is so already. :raises OSError: no privilege, or an older kernel.
+    :raises LookupError: there is no such group.
+    """
+    if MAP.exists():
+        raise FileExistsError(f"{MAP} is there: the host is set up")
+    MAP.parent.mkdir(mode=0o755, exist_ok=True)
+    _mount(MAP.parent)
+    try:
+        program = SynProgram(str(cgroup))
+        try:
+            program.keep(str(MAP), str(MAP.with_name("link")))
+        finally:
+            program.close()
+        if group is not None:
+            shutil.chown(MAP, group=group)
+            MAP.chmod(0o660)
+    except BaseException:
+        disable()
+        raise
+
+
+def disable() -> None:
+    """Take it back, for processes that run, too. Idempotent. :raises OSError: no privilege."""
+    if not MAP.parent.exists():
+        return
+    for path in (MAP.with_name("link"), MAP):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # somebody looks into it
+        _libc("umount2", os.fsencode(MAP.parent), _DETACH)
+    with contextlib.suppress(OSError):
+        MAP.parent.rmdir()
+
+
+def problem() -> str:
+    """Why this user's programs cannot use it, in words; empty: they can."""
+    if not os.path.lexists(MAP):
+        return "the host is not set up (aiordma smcr enable, as root)"
+    try:
+        os.close(open_pinned(str(MAP)))
+    except OSError as error:
+        if isinstance(error, PermissionError):
+            return f"{MAP} is not open to this user (aiordma smcr enable --group)"
+        return str(error)
+    return ""
+
+
+def _mount(place: Path) -> None:
+    _libc("mount", b"bpf", os.fsencode(place), b"bpf", 0, b"mode=0755")
+
+
+def _libc(function: str, *arguments: object) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{function}: {os.strerror(number)}")

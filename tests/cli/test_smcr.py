@@ -1,0 +1,70 @@
+"""`aiordma smcr`, as far as that shows without the privilege to load a program (make test-smc does)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from aiordma.cli.main import main
+from aiordma.cli.smcr import setup
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["smcr", *arguments])
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the map would be."""
+    path = tmp_path / "aiordma-smcr" / "map"
+    monkeypatch.setattr(setup, "MAP", path)
+    return path
+
+
+@pytest.mark.usefixtures("place")
+def test_a_host_that_is_not_set_up() -> None:
+    result = run("status")
+    assert result.exit_code == 1
+    assert "the host is not set up (aiordma smcr enable, as root)" in result.output
+
+
+def test_what_is_no_map_is_named(place: Path) -> None:
+    place.parent.mkdir()
+    place.touch()
+    result = run("status")
+    assert result.exit_code == 1
+    assert str(place) in result.output or "bpf(7)" in result.output  # by what the kernel refuses first
+    assert "can use it" not in result.output
+
+
+def test_twice_is_once(place: Path) -> None:
+    place.parent.mkdir()
+    place.touch()
+    result = run("enable", "--cgroup", "/")
+    assert result.exit_code == 1
+    assert "the host is set up" in result.output
+
+
+def test_a_failure_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def libc(function: str, *_: object) -> None:
+        done.append(function)
+
+    monkeypatch.setattr(setup, "_libc", libc)
+    result = run("enable", "--cgroup", str(place.parent.parent))  # no directory of a cgroup
+    assert result.exit_code == 1
+    assert done == ["mount", "umount2"]
+    assert not place.parent.exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_disable_is_idempotent() -> None:
+    for _ in range(2):
+        assert run("disable").exit_code == 0
