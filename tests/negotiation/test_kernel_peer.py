@@ -30,15 +30,18 @@ from aiordma.proto.clc import Decline
 from aiordma.proto.syn_option import SynOption
 from aiordma.verbs.memory.budget import MemoryLimitError
 from tests.health import until
+from tests.kernel_option import Options, options
 from tests.vm.smc.peer import Fallback, Peer
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from aiordma.links.engine import Engine
     from aiordma.streams.stream import RdmaStream
     from tests.vm.smc.peer import Member
+
+__all__ = ["options"]
 
 pytestmark = [
     pytest.mark.anyio,
@@ -48,38 +51,6 @@ pytestmark = [
 NAME = "AIORDMA-TEST-EID"
 EID = NAME.encode().ljust(32)
 CONFIG = Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536)
-
-
-class Options:
-    """Stands for the kernel's program: every SYN-ACK, and every SYN, says that its sender is a kernel."""
-
-    def __init__(self) -> None:
-        self.said: SynOption | None = SynOption()
-        self.lost = False
-        self.wanted: set[int] = set()
-
-    def want(self, sock: socket.socket) -> None:
-        self.wanted.add(sock.fileno())
-
-    def answer(self, sock: socket.socket) -> SynOption | None:
-        self.wanted.remove(sock.fileno())
-        if self.lost:
-            raise FileNotFoundError
-        return self.said
-
-    def forget(self, sock: socket.socket) -> None:
-        self.wanted.remove(sock.fileno())
-
-
-@pytest.fixture
-def options(monkeypatch: pytest.MonkeyPatch) -> Iterator[Options]:
-    made = Options()
-    monkeypatch.setattr(smc_option, "of_config", lambda _: made)
-    # Both ends are on this host's device, whatever its address.
-    monkeypatch.setattr(peers, "check_device", lambda _: None)
-    monkeypatch.setattr(smc_option, "find_in_packet", lambda _: made.said)
-    yield made
-    assert made.wanted == set()
 
 
 class Kernel:

@@ -1,0 +1,49 @@
+"""A stand-in for the kernel's program that sets SMC's TCP option, and for its map."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiordma.links.smcr import peers
+from aiordma.negotiation import smc_option
+from aiordma.proto.syn_option import SynOption
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+__all__ = ["Options", "options"]
+
+
+class Options:
+    """Stands for the kernel's program: every SYN-ACK, and every SYN, says that its sender is a kernel."""
+
+    def __init__(self) -> None:
+        self.said: SynOption | None = SynOption()
+        self.lost = False
+        self.wanted: set[int] = set()
+
+    def want(self, sock: socket.socket) -> None:
+        self.wanted.add(sock.fileno())
+
+    def answer(self, sock: socket.socket) -> SynOption | None:
+        self.wanted.remove(sock.fileno())
+        if self.lost:
+            raise FileNotFoundError
+        return self.said
+
+    def forget(self, sock: socket.socket) -> None:
+        self.wanted.remove(sock.fileno())
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> Iterator[Options]:
+    made = Options()
+    monkeypatch.setattr(smc_option, "of_config", lambda _: made)
+    # Both ends are on this host's device, whatever its address.
+    monkeypatch.setattr(peers, "check_device", lambda _: None)
+    monkeypatch.setattr(smc_option, "find_in_packet", lambda _: made.said)
+    yield made
+    assert made.wanted == set()
