@@ -132,13 +132,21 @@ def _collected(pid: int | None, doctor: bool) -> Iterator[tuple[str, bytes]]:
         yield f"{folder}/inspect.json", _inspected(loop)
         if packets := packets_of(loop):
             yield f"{folder}/packets.pcapng", pcapng(packets)
-        for name in _PROC if loop.pid else ():
-            try:
-                yield f"{folder}/{name}", Path(f"/proc/{loop.pid}/{name}").read_bytes()
-            except OSError as error:
-                yield f"{folder}/{name}", f"cannot be read: {error.strerror}\n".encode()
+        for name, data in proc_files(loop).items():
+            yield f"{folder}/{name}", data
     if doctor:
         yield "doctor.json", _doctor()
+
+
+def proc_files(loop: Loop) -> dict[str, bytes]:
+    """What the kernel knows of its process; nothing if that has ended, and another may have its number."""
+    found = {}
+    for name in _PROC if loop.pid else ():
+        try:
+            found[name] = Path(f"/proc/{loop.pid}/{name}").read_bytes()
+        except OSError as error:
+            found[name] = f"cannot be read: {error.strerror}\n".encode()
+    return {} if loop.page.is_over else found
 
 
 def _inspected(loop: Loop) -> bytes:
