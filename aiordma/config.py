@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from .borrowed import ENABLED, shapes
 from .proto.filter import parse as parse_filter
 from .proto.objects import LARGEST_LIMIT, MAX_HELD_OBJECTS, MAX_KEYS, MAX_OBJECTS
 
@@ -517,9 +518,9 @@ def _variables() -> tuple[str, ...]:
 
 # A look-up in the dictionary behind os.environ takes a tenth of the time of os.environ.get(). The dictionary
 # is private: where it has another shape, the public API is used.
-_raw_environ: dict[bytes, bytes] | None = getattr(os.environ, "_data", None)
-if not isinstance(_raw_environ, dict) or not all(isinstance(name, bytes) for name in _raw_environ):
-    _raw_environ = None
+_raw_environ: dict[bytes, bytes] | None = None
+if ENABLED and not shapes.environment():
+    _raw_environ = os.environ._data  # type: ignore[attr-defined]
 
 
 @functools.cache

@@ -203,7 +203,10 @@ class NegotiationError(AioRdmaError, ConnectionError):
 
 def _named(code: int) -> int:
     """The :class:`Code` of a number, if it has one."""
-    return Code._value2member_map_.get(code, code)  # type: ignore[return-value]
+    try:
+        return Code(code)  # type: ignore[call-arg]
+    except ValueError:
+        return code
 
 
 @dataclass(frozen=True, slots=True)

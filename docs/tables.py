@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from aiordma.borrowed.table import TABLE, TRIED
 from aiordma.config import settings
 from aiordma.errors import Code
 
@@ -54,8 +55,9 @@ def settings_page() -> str:
         "",
         "One more variable is no field, since it holds for the whole process and is read when the first",
         "event loop uses aiordma: `AIORDMA_PRIVATE_APIS` (`auto` or `off`; default `auto`). `off` keeps",
-        "aiordma from using private interfaces of asyncio, uvloop and anyio to save time, in case a new",
-        "version of theirs misbehaves with it. Everything works without them, a little slower.",
+        "aiordma from using private interfaces of Python and of libraries, in case a new version of theirs",
+        "misbehaves with it. Nearly everything works without them, a little slower: [](private.md) has",
+        "what is lost.",
         "",
         "Another one for the whole process is `AIORDMA_VERBS` (`auto`, `pyverbs` or `own`; default `auto`):",
         "the verbs binding, see [](../howto/install.md). `auto` is pyverbs where it can be used, else",
@@ -177,6 +179,31 @@ def reasons_page() -> str:
         "| --- | --- | --- |",
     ]
     rows += [f"| `0x{int(code):08x}` | `{code.name}` | {code.text} |" for code in Code]
+    return "\n".join(rows) + "\n"
+
+
+def private_page() -> str:
+    rows = [
+        "# Private interfaces",
+        "",
+        "aiordma uses some interfaces of Python and of libraries that these do not offer publicly: most of",
+        "them for time, where a round trip takes microseconds. `AIORDMA_PRIVATE_APIS=off` does without them.",
+        "`aiordma doctor` looks whether each has the shape that it had when it was tried, and names a",
+        "version that was not tried. `docs/tables.py` makes this page from `aiordma/borrowed/table.py`.",
+        "",
+        "| of | tried with |",
+        "| --- | --- |",
+    ]
+    rows += [f"| {owner} | {', '.join(versions)} |" for owner, versions in TRIED.items()]
+    rows += [
+        "",
+        "| of | names | used by | for | without it: how | what is lost then |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in TABLE:
+        names = ", ".join(name if " " in name else f"`{name}`" for name in row.names)
+        cells = [row.owner, names, _code(row.where), row.use, row.off, row.lost]
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -343,6 +370,7 @@ PAGES = {
     REFERENCE / "module-map.md": lambda: module_map_page() + device_map(),
     REFERENCE / "commands.md": commands_page,
     REFERENCE / "stat-json.md": stat_json_page,
+    REFERENCE / "private.md": private_page,
 }
 
 

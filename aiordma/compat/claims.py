@@ -10,6 +10,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ..borrowed import ENABLED
 from .own_methods import replace
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ _claimed: weakref.WeakKeyDictionary[Any, _Transports] = weakref.WeakKeyDictionar
 
 def claim(loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, shown: Any) -> Claim:
     """This transport uses the descriptor of the socket `shown` until it is closing, or drops the claim."""
-    table = getattr(loop, "_transports", None)
+    table = getattr(loop, "_transports", None) if ENABLED else None
     if not isinstance(table, weakref.WeakValueDictionary):
         table = _claimed.setdefault(loop, weakref.WeakValueDictionary())
     made = Claim(transport, shown)
@@ -62,7 +63,7 @@ def protect(cls: type) -> None:
 
     Under the names that asyncio has for that, the methods without this check remain, for aiordma itself.
     """
-    if not hasattr(cls, "_add_reader"):
+    if ENABLED and not hasattr(cls, "_add_reader"):
         for name in _WATCHING:
             method = getattr(cls, name)
             replace(cls, f"_{name}", method)

@@ -47,13 +47,7 @@ from .fallback import Introduction, tcp_info, with_info
 from .given_socket import copy_options, move_into, renew_if_late
 from .own_methods import unpatched
 from .server import RdmaServer, bind_sockets
-from .streams import (
-    AioRdmaStreamWriter,
-    RingStreamReader,
-    RingStreamReaderProtocol,
-    TcpStreamReaderProtocol,
-    ring_streams,
-)
+from .streams import ring_streams, server_on_ring, server_on_tcp, stream_writer
 from .tls import take_tls
 
 if TYPE_CHECKING:
@@ -141,10 +135,10 @@ async def open_connection(
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     if result is not None and result.tls is not None:
         own = on_own_transport(loop, result, protocol, info, at_once=True, sock=sock)
-        return reader, AioRdmaStreamWriter(own, protocol, reader, loop, {})
+        return reader, stream_writer(own, protocol, reader, loop, {})
     transport = await _tcp_connection(lambda: protocol, host, port, result, options)
     with_info(transport, info)
-    return reader, AioRdmaStreamWriter(transport, protocol, reader, loop, info)
+    return reader, stream_writer(transport, protocol, reader, loop, info)
 
 
 async def _negotiate(
@@ -327,11 +321,10 @@ async def start_server(
     loop = asyncio.get_running_loop()
 
     def on_ring(info: dict[str, Any]) -> asyncio.BaseProtocol:
-        return RingStreamReaderProtocol(RingStreamReader(limit, loop), client_connected_cb, loop)
+        return server_on_ring(limit, client_connected_cb, loop)
 
     def on_tcp(info: dict[str, Any]) -> asyncio.BaseProtocol:
-        reader = asyncio.StreamReader(limit=limit, loop=loop)
-        return TcpStreamReaderProtocol(reader, client_connected_cb, loop, info)
+        return server_on_tcp(limit, client_connected_cb, loop, info)
 
     protocols = _Protocols(on_ring, on_tcp)
     return await _serve(protocols, host, port, Choice.of(config, mode, rdma_outside_tls), options)

@@ -30,6 +30,7 @@ from ..plain import check_plain
 from ..proto.clc import Kind
 from ..wake.ending import note_unclosed
 from ..wake.origin import here
+from .flow import FlowControl
 from .server import RdmaServer, bind_sockets
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class _Endpoint:
         return self.endpoint.fallback_reason
 
 
-class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTransport):
+class MessageTransport(FlowControl, asyncio.DatagramTransport):
     """`asyncio.DatagramTransport` on aiordma's datagrams; made by the functions of this module.
 
     Beyond asyncio's: `pause_reading()` and `resume_reading()`. On a connection a paused transport stops the

@@ -13,6 +13,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
+from ..borrowed import ENABLED
 from ..plain import check_plain
 from ..proto import clc
 
@@ -73,7 +74,7 @@ def _keep_read_memory() -> None:
 def with_info(transport: asyncio.Transport, info: Mapping[str, Any]) -> asyncio.Transport:
     """The transport to show to users, which answers `get_extra_info()` for the names of `info`."""
     # With TLS, asyncio's transports have theirs in the TLS protocol.
-    extra = getattr(getattr(transport, "_ssl_protocol", transport), "_extra", None)
+    extra = getattr(getattr(transport, "_ssl_protocol", transport), "_extra", None) if ENABLED else None
     if isinstance(extra, dict):
         _keep_read_memory()
         extra.update(info)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import wake
 from ..addresses import looking_up, plain_address
+from ..borrowed import ENABLED
 from ..errors import AioRdmaError
 from ..negotiation.announcement import Announcement
 from ..observe import listeners
@@ -232,7 +233,7 @@ class RdmaServer(asyncio.AbstractServer):
 
         asyncio's transports notify their server when they end; uvloop's do not, and are not waited for.
         """
-        if getattr(transport, "_server", self) is None:
+        if ENABLED and getattr(transport, "_server", self) is None:
             transport._server = _AsyncioServer(self, transport)  # type: ignore[attr-defined]
             self.attach(transport)
         else:

@@ -7,6 +7,9 @@ polls as long as the engine's policy allows, and only then parks. What it finds 
 result with one copy; the reader's own buffer is used only where asyncio's algorithms need it (searching for
 separators) and by libraries that look into it, for whom it holds whatever has arrived.
 
+All this replaces private parts of asyncio's classes. Where these are not as expected, or private interfaces
+are switched off (`aiordma.borrowed`), asyncio's own reader and writer serve, as on any other transport.
+
 A task that always finds data would never let the loop run, so operations that complete at once use up a
 share of it (see `aiordma.wake.base`) and give the loop a turn when it is gone.
 """
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from .. import wake
+from ..borrowed import ENABLED, shapes
 from .contracts import PullProtocol
 from .fallback import TransportView, with_info
 from .transport import RingTransport
@@ -39,6 +43,9 @@ _CHUNK_BYTES = 64 * 1024
 _BLOCK_BYTES = 16 * 1024 * 1024
 #: most bytes read ahead of the program, while it waits for room to write
 _READ_AHEAD_BYTES = 4 * 1024 * 1024
+
+#: Whether asyncio's classes are what ours replace.
+_AS_EXPECTED = ENABLED and not shapes.streams()
 
 
 class RingStreamReader(asyncio.StreamReader):
@@ -401,10 +408,49 @@ def ring_streams(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Reader and writer on a connected ring pipe. `sock`: as for the transport."""
     loop = asyncio.get_running_loop()
-    reader = RingStreamReader(limit, loop)
-    protocol = RingStreamReaderProtocol(reader, None, loop)
+    reader, protocol = _ring_reader(limit, None, loop)
     transport = RingTransport(loop, pipe, protocol, extra=extra, at_once=True, sock=sock)
-    return reader, AioRdmaStreamWriter(transport, protocol, reader, loop, {})
+    return reader, stream_writer(transport, protocol, reader, loop, {})
+
+
+def _ring_reader(
+    limit: int, callback: ClientConnected | None, loop: asyncio.AbstractEventLoop
+) -> tuple[asyncio.StreamReader, asyncio.StreamReaderProtocol]:
+    if _AS_EXPECTED:
+        pulling = RingStreamReader(limit, loop)
+        return pulling, RingStreamReaderProtocol(pulling, callback, loop)
+    reader = asyncio.StreamReader(limit=limit, loop=loop)
+    return reader, asyncio.StreamReaderProtocol(reader, callback, loop=loop)
+
+
+def server_on_ring(
+    limit: int, callback: ClientConnected, loop: asyncio.AbstractEventLoop
+) -> asyncio.StreamReaderProtocol:
+    """The protocol of a server's connection by RDMA."""
+    return _ring_reader(limit, callback, loop)[1]
+
+
+def server_on_tcp(
+    limit: int, callback: ClientConnected, loop: asyncio.AbstractEventLoop, info: Mapping[str, Any]
+) -> asyncio.StreamReaderProtocol:
+    """The protocol of a server's connection on TCP."""
+    reader = asyncio.StreamReader(limit=limit, loop=loop)
+    if _AS_EXPECTED:
+        return TcpStreamReaderProtocol(reader, callback, loop, info)
+    return asyncio.StreamReaderProtocol(reader, callback, loop=loop)
+
+
+def stream_writer(
+    transport: asyncio.Transport,
+    protocol: asyncio.StreamReaderProtocol,
+    reader: asyncio.StreamReader,
+    loop: asyncio.AbstractEventLoop,
+    info: Mapping[str, Any],
+) -> asyncio.StreamWriter:
+    """The writer of a client's connection. `info`: extra info that the transport itself cannot give."""
+    if _AS_EXPECTED:
+        return AioRdmaStreamWriter(transport, protocol, reader, loop, info)
+    return asyncio.StreamWriter(with_info(transport, info) if info else transport, protocol, reader, loop)
 
 
 def connection_made(

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from ..borrowed import ENABLED, shapes
 from ..errors import as_connection_error
 from ..pipes.draining import sent_all
 from ..plain import check_plain
@@ -39,6 +40,7 @@ from ..wake.origin import here
 from ..wake.outbox import release
 from .claims import claim
 from .contracts import PullProtocol
+from .flow import FlowControl
 from .sendfile import from_the_beginning
 
 if TYPE_CHECKING:
@@ -64,7 +66,11 @@ _DISCARD_S = 0.2
 _FLUSH_BUDGET = 64
 
 
-class RingTransport(asyncio.transports._FlowControlMixin):
+#: Whether asyncio's way to send files by a transport like ours is as expected.
+_SENDS_FILES = ENABLED and not shapes.sendfile()
+
+
+class RingTransport(FlowControl):
     """`asyncio.Transport` over a ring pipe; made by `aiordma.create_connection` and its relatives."""
 
     # With a dictionary beside them: test suites replace write() and its like in a transport.
@@ -105,10 +111,12 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 
     #: asyncio asks for these two before loop.start_tls() and loop.sendfile() take a transport, and for the
     #: base class, which also brings the water marks
-    _start_tls_compatible = True
+    _start_tls_compatible = ENABLED
 
     @property
     def _sendfile_compatible(self) -> Any:
+        if not _SENDS_FILES:
+            raise AttributeError("loop.sendfile() is switched off")
         from_the_beginning(self._loop)
         return constants._SendfileMode.FALLBACK
 

@@ -10,6 +10,7 @@ import asyncio
 import asyncio.sslproto
 from typing import TYPE_CHECKING, Any
 
+from ..borrowed import ENABLED
 from .fallback import PATH_INFO, TransportView, with_info
 from .own_methods import unpatched
 from .transport import RingTransport
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     import ssl
 
 __all__ = ["start_tls"]
+
+#: Transports that asyncio's own function takes on every loop.
+_taken: tuple[type, ...] = (RingTransport,)
+if ENABLED and hasattr(asyncio.sslproto, "_SSLProtocolTransport"):
+    _taken += (asyncio.sslproto._SSLProtocolTransport,)
 
 
 async def start_tls(
@@ -38,7 +44,7 @@ async def start_tls(
         info = {name: transport.get_extra_info(name) for name in PATH_INFO}
         inside = await start_tls(transport.wrapped, protocol, sslcontext, **options)
         return None if inside is None else with_info(inside, info)
-    if isinstance(transport, RingTransport | asyncio.sslproto._SSLProtocolTransport):
+    if isinstance(transport, _taken):
         inside = await unpatched(loop, asyncio.BaseEventLoop).start_tls(
             transport, protocol, sslcontext, **options
         )

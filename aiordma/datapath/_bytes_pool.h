@@ -3,6 +3,16 @@
 #define AIORDMA_SPARE_H
 #include <Python.h>
 
+/* Whether the caller's reference to the object is the only one. A count of one says less from Python 3.14 on. */
+static inline int aio_is_alone(PyObject *object)
+{
+#if PY_VERSION_HEX >= 0x030E0000
+	return PyUnstable_Object_IsUniquelyReferenced(object);
+#else
+	return Py_REFCNT(object) == 1;
+#endif
+}
+
 /* Only for an exact bytes object without other references, and for size <= the size it was made with: the
  * memory stays as it was allocated, and PyObject_Free() needs no size. _PyBytes_Resize() would call
  * realloc(), which shrinks the block and releases the rest. */

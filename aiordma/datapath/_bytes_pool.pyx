@@ -9,10 +9,15 @@ reference.
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
+from ..borrowed import ENABLED, shapes
+
 
 cdef extern from "datapath/_bytes_pool.h":
     void aio_spare_reset(PyObject *value, Py_ssize_t size)
-    Py_ssize_t Py_REFCNT(PyObject *value)
+    int aio_is_alone(PyObject *value)
+
+# Whether bytes objects are laid out as Python's headers say to those who may not look (``aiordma.borrowed``).
+cdef bint _REUSES = ENABLED and not shapes.bytes_objects()
 
 cdef enum:
     LEAST = 32768           # smaller ones come from the allocator's own lists, quickly
@@ -30,13 +35,13 @@ cdef class SpareBytes:
         cdef int slot
         cdef PyObject *found
         cdef bytes fresh
-        if n < LEAST or n > MOST:
+        if n < LEAST or n > MOST or not _REUSES:
             return PyBytes_FromStringAndSize(NULL, n)
         self.used = True
         for slot in range(SPARES):
             found = <PyObject *>(<list>self.held)[slot]
             # At most twice the size: a result that is kept occupies the whole object.
-            if self.capacity[slot] >= n and self.capacity[slot] <= 2 * n and Py_REFCNT(found) == 1:
+            if self.capacity[slot] >= n and self.capacity[slot] <= 2 * n and aio_is_alone(found):
                 aio_spare_reset(found, n)
                 self.reused += 1
                 return <bytes>found
@@ -50,6 +55,8 @@ cdef class SpareBytes:
     cdef bytes cut(self, bytes taken, Py_ssize_t n):
         """The result of take(), shortened to the ``n`` bytes that were filled."""
         if n < PyBytes_GET_SIZE(taken):
+            if not _REUSES:
+                return taken[:n]
             aio_spare_reset(<PyObject *>taken, n)
         return taken
 

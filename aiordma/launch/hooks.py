@@ -12,7 +12,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..borrowed import ENABLED
 from ..compat import claims, own_methods
+from ..negotiation.ahead import is_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,7 +93,8 @@ class _Installed:
         self._replace(self._trio_methods.of_trio(module))
 
     def _patch_anyio(self, module: Any) -> None:
-        self._replace(self._trio_methods.of_anyio(module))
+        if ENABLED:
+            self._replace(self._trio_methods.of_anyio(module))
 
     def _replace(self, patches: dict[Any, dict[str, Any]]) -> None:
         for owner, new in patches.items():
@@ -129,7 +132,7 @@ class _Watcher:
         for name in list(self._patches):
             module = sys.modules.get(name)
             # While it is being imported, its spec says so, and it is not complete.
-            if module is not None and not getattr(module.__spec__, "_initializing", False):
+            if module is not None and is_loaded(name):
                 self._patches.pop(name)(module)
         if self._patches:
             sys.meta_path.insert(0, self)

@@ -13,6 +13,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from ..borrowed import ENABLED
 from . import hooks
 from .settings import RULES, environment
 
@@ -181,7 +182,9 @@ def _run_application(path: str, request: Request, rules: str, words: list[str]) 
     if sys.flags.safe_path:
         sys.path.insert(0, whole)
     # What `python PATH` itself calls.
-    runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+    if ENABLED and hasattr(runpy, "_run_module_as_main"):
+        runpy._run_module_as_main("__main__", alter_argv=False)
+    runpy.run_path(path, run_name="__main__")
     raise SystemExit
 
 
@@ -197,7 +200,9 @@ def _run_module(request: Request, rules: str, words: list[str]) -> None:
 
     _begin(rules, words, ["-m", *request.arguments], os.getcwd())
     # What `python -m` itself calls: it sets sys.argv[0], and says what is wrong with a name.
-    runpy._run_module_as_main(request.program)  # type: ignore[attr-defined]
+    if ENABLED and hasattr(runpy, "_run_module_as_main"):
+        runpy._run_module_as_main(request.program)
+    runpy.run_module(request.program, run_name="__main__", alter_sys=True)
     raise SystemExit
 
 

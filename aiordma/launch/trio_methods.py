@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from ..borrowed import ENABLED
 from ..negotiation.announcement import Announcement
 from .loading import config_of_run, load, news_of
 
@@ -104,7 +105,7 @@ class TrioMethods:
         @functools.wraps(own_init)
         def __init__(listener: Any, sock: Any) -> None:
             own_init(listener, sock)
-            raw = getattr(getattr(listener, attribute), "_sock", None)
+            raw = getattr(getattr(listener, attribute), "_sock", None) if ENABLED else None
             # One of a test's virtual network has none.
             if raw is not None and self._policy.forbids_server(None, {"sock": raw}) is None:
                 self._places[listener] = _Place(raw)
@@ -215,5 +216,5 @@ def _nothing(_: Any) -> None:
 
 def _has_a_virtual_network() -> bool:
     """Whether the program, a test, has replaced trio's sockets (`trio.socket.set_custom_socket_factory`)."""
-    factory = getattr(trio._socket, "_socket_factory", None)
+    factory = getattr(trio._socket, "_socket_factory", None) if ENABLED else None
     return factory is not None and factory.get(None) is not None

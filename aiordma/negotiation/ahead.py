@@ -14,6 +14,8 @@ import importlib
 import os
 import sys
 
+from ..borrowed import ENABLED
+
 __all__ = ["import_ahead", "in_running_loop", "in_trio", "is_loaded", "is_wanted", "of_loop"]
 
 #: All that `connect()` and `listen()` import, and what they import later by name.
@@ -46,9 +48,18 @@ def _is_own_command() -> bool:
 
 def in_running_loop() -> bool:
     """Whether an event loop runs in this thread, asyncio's or trio's."""
-    asyncio = sys.modules.get("asyncio.events")
-    running = None if asyncio is None else getattr(asyncio, "_get_running_loop", None)
-    return in_trio() or (running is not None and running() is not None)
+    return in_trio() or _in_asyncio()
+
+
+def _in_asyncio() -> bool:
+    running = getattr(sys.modules.get("asyncio.events"), "get_running_loop", None)
+    if running is None:
+        return False
+    try:
+        running()
+    except RuntimeError:
+        return False
+    return True
 
 
 def in_trio() -> bool:
@@ -61,7 +72,7 @@ def in_trio() -> bool:
 def is_loaded(module: str) -> bool:
     """Whether its import has ended; another thread may be at it."""
     found = sys.modules.get(module)
-    return found is not None and not getattr(found.__spec__, "_initializing", False)
+    return found is not None and not (ENABLED and getattr(found.__spec__, "_initializing", False))
 
 
 def of_loop(trio: bool) -> tuple[str, str]:

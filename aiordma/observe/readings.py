@@ -290,5 +290,7 @@ def _read_leaks(found: Values) -> None:
 
 def _name(code: int) -> str:
     """Of a reason; of an unknown one the number."""
-    known = Code._value2member_map_.get(code)
-    return f"0x{code:08x}" if known is None else known.name
+    try:
+        return Code(code).name  # type: ignore[call-arg]
+    except ValueError:
+        return f"0x{code:08x}"

@@ -97,5 +97,7 @@ class Code(enum.IntEnum):
 
 def describe(code: int) -> str:
     """The text of ``code``; an unknown code is named by its number."""
-    known = Code._value2member_map_.get(code)
-    return known.text if isinstance(known, Code) else f"unknown reason 0x{code:08x}"
+    try:
+        return Code(code).text  # type: ignore[call-arg]
+    except ValueError:
+        return f"unknown reason 0x{code:08x}"

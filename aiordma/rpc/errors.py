@@ -64,8 +64,10 @@ class Code(enum.IntEnum):
     @classmethod
     def from_wire(cls, number: int) -> Code:
         """The code of a number that a peer sent; one that is not known here is ``UNKNOWN``."""
-        member = cls._value2member_map_.get(number)
-        return member if isinstance(member, cls) else cls.UNKNOWN
+        try:
+            return cls(number)
+        except ValueError:
+            return cls.UNKNOWN
 
 
 class RpcError(AioRdmaError):

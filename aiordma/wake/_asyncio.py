@@ -7,14 +7,14 @@ import logging
 import math
 import os
 import threading
-from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
+from ..borrowed import ENABLED
 from . import clock
 from ._eager import EagerHosts
-from ._private import new_cancel_check, new_wake_ups, ready_queue
+from ._private import new_cancel_check, new_wake_ups, ready_queue, running_loop
 from .base import SHARE_OPERATIONS, SHARE_SECONDS
 from .ending import Ending, follow_runs, refuse_other_loop
 
@@ -60,7 +60,7 @@ class AsyncioWaiter:
 
     async def wait(self) -> None:
         if not self._set:
-            if _get_running_loop() is not self._loop:
+            if running_loop() is not self._loop:
                 refuse_other_loop(self._loop)
             self._future = future = self._loop.create_future()
             try:
@@ -160,10 +160,11 @@ class AsyncioWaker:
         #: See :class:`.base.Waker`.
         self.cancel_requested = new_cancel_check(self)
         # asyncio's public methods refuse the descriptor of a transport, so that programs keep off it.
-        self._add_reader: Any = getattr(loop, "_add_reader", loop.add_reader)
-        self._remove_reader: Any = getattr(loop, "_remove_reader", loop.remove_reader)
-        self._add_writer: Any = getattr(loop, "_add_writer", loop.add_writer)
-        self._remove_writer: Any = getattr(loop, "_remove_writer", loop.remove_writer)
+        theirs = loop if ENABLED else None
+        self._add_reader: Any = getattr(theirs, "_add_reader", loop.add_reader)
+        self._remove_reader: Any = getattr(theirs, "_remove_reader", loop.remove_reader)
+        self._add_writer: Any = getattr(theirs, "_add_writer", loop.add_writer)
+        self._remove_writer: Any = getattr(theirs, "_remove_writer", loop.remove_writer)
         self._watched: set[int] = set()
         self._watched_writable: set[int] = set()
         self._jobs: set[asyncio.Task[None]] = set()
@@ -286,7 +287,7 @@ class AsyncioWaker:
 
     @property
     def elsewhere(self) -> bool:
-        return _get_running_loop() is not self._loop and self._loop.is_running()
+        return running_loop() is not self._loop and self._loop.is_running()
 
     def check_thread(self) -> None:
         if self.elsewhere:
@@ -296,7 +297,7 @@ class AsyncioWaker:
             )
 
     def check_loop(self) -> None:
-        if _get_running_loop() is not self._loop:
+        if running_loop() is not self._loop:
             refuse_other_loop(self._loop)
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> AsyncioJob:

@@ -1,11 +1,8 @@
-"""Every private interface of CPython's asyncio, uvloop and anyio that this package uses.
+"""The private interfaces of asyncio, uvloop and anyio that save time where tasks wait and are woken.
 
-Each of them saves time where a round trip takes microseconds, and none of them is needed. For each one this
-module states what it relies on and which public interface replaces it; it checks that the private one has the
-expected shape, and leaves it alone when it has not. ``tests/wake/test_private.py`` pins the shapes for the
-versions in :data:`TRIED_WITH` and runs the package without any of them.
-
-``AIORDMA_PRIVATE_APIS=off`` (process-wide, read when this module is imported) disables all of them.
+None of them is needed. For each one this module states what it relies on and which public interface replaces
+it; it checks that the private one has the expected shape, and leaves it alone when it has not.
+``aiordma.borrowed`` has the table of all that aiordma uses, and the switch.
 """
 
 from __future__ import annotations
@@ -13,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import asyncio.tasks
 import gc
-import os
 import sys
 from _thread import get_ident
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary
 
 import anyio
+
+from ..borrowed import ENABLED, shapes
 
 try:
     from ._cancelled import CancelCheck
@@ -37,22 +34,7 @@ if TYPE_CHECKING:
 
     TaskSwitch = Callable[[asyncio.AbstractEventLoop, Any], None]
 
-__all__ = ["TRIED_WITH", "current_task", "new_cancel_check", "new_wake_ups", "ready_queue", "task_switch"]
-
-#: Versions whose shapes the tests pin; others are used as far as they pass the checks.
-TRIED_WITH = {"python": "3.11", "anyio": "4.16", "uvloop": "0.23"}
-
-VARIABLE = "AIORDMA_PRIVATE_APIS"
-
-
-def _switched_on() -> bool:
-    value = os.environ.get(VARIABLE, "")
-    if value not in ("", "auto", "off"):
-        raise ValueError(f"{VARIABLE}={value!r} is not valid: it must be auto or off")
-    return value != "off"
-
-
-ENABLED = _switched_on()
+__all__ = ["current_task", "new_cancel_check", "new_wake_ups", "ready_queue", "running_loop", "task_switch"]
 
 
 # ---- the running task ------------------------------------------------------------------------------------
@@ -73,6 +55,25 @@ current_task: Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None] = 
 )
 
 
+# ---- the running loop ------------------------------------------------------------------------------------
+#
+# Relies on: asyncio._get_running_loop(), which asyncio offers to event loops, and which says None where none
+# runs.
+# Public: asyncio.get_running_loop(), which raises RuntimeError there.
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+running_loop: Callable[[], asyncio.AbstractEventLoop | None] = (
+    asyncio._get_running_loop if ENABLED and not shapes.running_loop() else _running_loop
+)
+
+
 # ---- pending cancellations -------------------------------------------------------------------------------
 #
 # Relies on, each for itself:
@@ -83,33 +84,15 @@ current_task: Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None] = 
 #   fields of CancelScope: 0.1 us. Public: anyio.current_effective_deadline(), 0.6 us.
 
 
-def _has_must_cancel() -> bool:
-    try:
-        blank: Any = asyncio.Task.__new__(asyncio.Task)
-        return blank._must_cancel is False
-    except (AttributeError, TypeError):
-        return False
-
-
 def _anyio_task_states() -> dict[Any, Any] | None:
     try:
-        from anyio._backends._asyncio import CancelScope, TaskState, _task_states
+        from anyio._backends._asyncio import _task_states as table
     except ImportError:
         return None
-    table: Any = _task_states
-    scope = CancelScope()
-    if (
-        isinstance(table, WeakKeyDictionary)
-        and hasattr(TaskState, "cancel_scope")
-        and getattr(scope, "_cancel_called", None) is False
-        and getattr(scope, "_shield", None) is False
-        and getattr(scope, "_parent_scope", scope) is None
-    ):
-        return table.data  # type: ignore[attr-defined, no-any-return]
-    return None
+    return None if shapes.anyio_scopes() else table.data  # type: ignore[attr-defined]
 
 
-_must_cancel_known = ENABLED and _has_must_cancel()
+_must_cancel_known = ENABLED and not shapes.must_cancel()
 _task_states = _anyio_task_states() if ENABLED else None
 
 

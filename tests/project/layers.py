@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: row do not import each other.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("proto",),
-    ("errors", "addresses", "plain"),
+    ("errors", "addresses", "plain", "borrowed"),
     ("attributes", "config"),
     ("wake",),
     ("credit",),

@@ -14,10 +14,10 @@ from types import ModuleType
 import pytest
 
 import aiordma
+from aiordma import borrowed
 from aiordma.config import settings
 from aiordma.launch import settings as launch
 from aiordma.verbs import bindings
-from aiordma.wake import _private
 
 from .tree import ROOT
 
@@ -137,7 +137,7 @@ def test_a_module_without_a_docstring_fails(package: Path, name: str) -> None:
 
 def test_only_settings_that_exist_are_named() -> None:
     known = {row.variable for row in settings()}
-    known |= {_private.VARIABLE, bindings.VARIABLE, launch.OPTIONS, launch.RULES}
+    known |= {borrowed.VARIABLE, bindings.VARIABLE, launch.OPTIONS, launch.RULES}
     # The software device has some of its own, for whatever program uses it: its header explains them.
     header = (ROOT / "softdev" / "include" / "softdev.h").read_text(encoding="utf-8")
     known |= set(re.findall(r"\bSOFTDEV_[A-Z_]+[A-Z]\b", header))

@@ -7,7 +7,6 @@ import functools
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,42 +14,31 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from aiordma import wake
+from aiordma import borrowed, wake
 from aiordma.wake import _private
 
 ROOT = Path(__file__).parents[2]
-INSTALLED = {
-    "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-    "anyio": version("anyio"),
-    "uvloop": version("uvloop"),
-}
 
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio", "asyncio+uvloop"], indirect=True)
 needs_private = pytest.mark.skipif(
-    not _private.ENABLED, reason=f"{_private.VARIABLE}={os.environ.get(_private.VARIABLE)}"
+    not borrowed.ENABLED, reason=f"{borrowed.VARIABLE}={os.environ.get(borrowed.VARIABLE)}"
 )
 
 
-def tried(*names: str) -> bool:
-    return all(f"{INSTALLED[name]}.".startswith(f"{_private.TRIED_WITH[name]}.") for name in names)
-
-
-# ---- the shapes, for the versions in TRIED_WITH: with any other version a part may be switched off -------
+# ---- the shapes: tests/borrowed compares them one by one ------------------------------------------------
 
 
 @needs_private
 def test_the_shapes_of_asyncio() -> None:
-    if not tried("python"):
-        pytest.skip(f"tried with Python {_private.TRIED_WITH['python']} only")
     tasks: Any = asyncio.tasks
-    assert _private.current_task == tasks._current_tasks.get
+    table = sys.version_info < (3, 12)
+    assert _private.current_task == (tasks._current_tasks.get if table else asyncio.current_task)
+    assert _private.running_loop is asyncio._get_running_loop
     assert _private._must_cancel_known
 
 
 @needs_private
 def test_the_shapes_of_anyio() -> None:
-    if not tried("anyio"):
-        pytest.skip(f"tried with anyio {_private.TRIED_WITH['anyio']} only")
     assert _private._task_states is not None
 
 
@@ -59,8 +47,6 @@ def test_the_shapes_of_anyio() -> None:
 @pytest.mark.anyio
 async def test_the_shapes_of_the_loops() -> None:
     loop = asyncio.get_running_loop()
-    if not tried("python", "uvloop"):
-        pytest.skip(f"tried with {_private.TRIED_WITH} only")
     ready = _private.ready_queue(loop)
     assert ready is not None
     await checkpoint()
@@ -156,7 +142,7 @@ def run(*arguments: str, value: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env={**os.environ, _private.VARIABLE: value},
+        env={**os.environ, borrowed.VARIABLE: value},
         capture_output=True,
         text=True,
         timeout=100,

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from aiordma import wake
+from aiordma import borrowed, wake
 from aiordma.wake import _private
 from aiordma.wake._asyncio import AsyncioWaiter
 from tests.processes import FULL_PATIENCE
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.parametrize("anyio_backend", ["asyncio", "asyncio+uvloop"], indirect=True),
-    pytest.mark.skipif(not _private.ENABLED, reason=f"{_private.VARIABLE} is off"),
+    pytest.mark.skipif(not borrowed.ENABLED, reason=f"{borrowed.VARIABLE} is off"),
 ]
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")

@@ -31,7 +31,7 @@ from ...verbs.choice import name_and_port, names_in
 from ...verbs.installation import built_for, explain_missing_modules, explain_missing_pyverbs, locate_pyverbs
 from ...verbs.remedies import with_remedy
 from ..smcr import setup as smcr
-from . import network
+from . import network, private
 from .findings import Finding, failed, note, ok
 
 if TYPE_CHECKING:
@@ -332,6 +332,7 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
     "locked memory": _memlock,
     "software device": _software_device,
     "settings": _settings,
+    "private APIs": private.interfaces,
     "port 4791": network.udp_port,
     "namespaces": network.namespaces,
     "DSCP and PFC": network.lossless,

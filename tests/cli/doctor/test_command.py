@@ -35,6 +35,7 @@ STEPS = [
     "locked memory",
     "software device",
     "settings",
+    "private APIs",
     "port 4791",
     "namespaces",
     "DSCP and PFC",
