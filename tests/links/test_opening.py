@@ -123,6 +123,8 @@ def test_a_loop_that_ends_meanwhile_closes_the_device(
 ) -> None:
     """``wait``: until the device is open, but nobody has heard of it; else the loop ends before that."""
     opening.open_device(DEVICE, opening.look_around()).close()  # what the process keeps of its first device
+    if factory is not None:
+        factory().close()  # and of its first loop of this kind: uvloop keeps a pipe for signals
     before = descriptors()
 
     async def main() -> None:
