@@ -191,7 +191,7 @@ TABLE = (
         ("compat.transport", "compat.upgrade"),
         "`loop.start_tls()` takes our transports, and TLS inside TLS",
         _SWITCH,
-        "`loop.start_tls()` on RDMA, and TLS inside TLS on uvloop",
+        "TLS inside TLS on uvloop. (What `loop.start_tls()` asks our transports for stays.)",
         shapes.start_tls,
     ),
     Interface(

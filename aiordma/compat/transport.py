@@ -111,7 +111,7 @@ class RingTransport(FlowControl):
 
     #: asyncio asks for these two before loop.start_tls() and loop.sendfile() take a transport, and for the
     #: base class, which also brings the water marks
-    _start_tls_compatible = ENABLED
+    _start_tls_compatible = True
 
     @property
     def _sendfile_compatible(self) -> Any:
