@@ -295,7 +295,7 @@ def _capture(waker: Waker, request: Capture, asker: tuple[int, int]) -> Iterator
         capture.stop()
         _log.warning("the capture of messages has ended, %s", _who(asker))
     yield from packets_of(running)
-    yield Done(running.seen, f"{running.seen} messages were seen")
+    yield Done(running.seen, running.told)
 
 
 def packets_of(running: CaptureOfProcess) -> Iterator[Struct]:

@@ -10,15 +10,19 @@ from __future__ import annotations
 import functools
 import sys
 import time
+import warnings
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from weakref import WeakSet
 
 from .. import wake
 from ..proto.memory import Descriptor, Fault, Rights
 from ..verbs import _dlpack
 from ..verbs._spans import Spans
 from ..verbs._window import MemoryWindow, bytes_of
+from ..wake.ending import release_unclosed
 from ..wake.interrupts import uninterrupted
+from ..wake.origin import here
 from .atomics import RegionAtomics
 from .errors import MemoryAccessError
 from .storage import Account, MemoryStatistics
@@ -80,9 +84,16 @@ class Registry:
     def __init__(self) -> None:
         self.waker = wake.current()
         self.account = Account()
-        self.regions: set[Region] = set()
+        #: Those that the program has, or that descriptors refer to.
+        self.regions: WeakSet[Region] = WeakSet()
         self.grants: dict[bytes, Grant] = {}
         self._ended: OrderedDict[bytes, Fault] = OrderedDict()
+        #: The loop is over, and its regions with it.
+        self.ended = False
+        self.waker.at_loop_end(self._loop_ended)
+
+    def _loop_ended(self) -> None:
+        self.ended = True
 
     @classmethod
     def current(cls) -> Registry:
@@ -229,7 +240,9 @@ class Region(MemoryWindow):
     """Memory that peers may use. Made by ``alloc()`` and ``register()``; ``async with`` closes it.
 
     It is a buffer of its items (``memoryview(region)``, ``numpy.asarray(region)``); slices of it are bytes.
-    It stays open until :meth:`aclose` or the end of its event loop. Buffers keep the memory beyond that.
+    It stays open until :meth:`aclose` or the end of its event loop, also when only a descriptor of it is
+    left. One that is dropped with nothing left of it is closed, with a ``ResourceWarning``. Buffers keep the
+    memory beyond that.
     """
 
     def __init__(
@@ -255,6 +268,7 @@ class Region(MemoryWindow):
         self._users = 0
         self._closing = self._closed = False
         self._waiters: list[Waiter] = []
+        self.origin = here()
         registry.regions.add(self)
 
     @property
@@ -438,11 +452,7 @@ class Region(MemoryWindow):
         if not self._closing or self._closed or self._users or self._ending:
             return
         self._closed = True
-        for registration in list(self._local.values()):
-            registration.close()
-        if self.pin is not None:
-            self.pin.close()
-        self.registry.account.give(self.nbytes)
+        _release(self.registry, self.nbytes, self._local, self.pin)
         self.registry.regions.discard(self)
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -464,6 +474,23 @@ class Region(MemoryWindow):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        registry: Registry | None = getattr(self, "registry", None)
+        if registry is None or registry.ended or getattr(self, "_closing", True):
+            return
+        release = functools.partial(_release, registry, self.nbytes, self._local, self.pin)
+        release_unclosed(self, registry.waker, release, _warn)
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else "closing" if self._closing else "open"
         return f"<Region of {self.nbytes} bytes, {state}>"
+
+
+def _release(
+    registry: Registry, nbytes: int, registrations: dict[LinkMemory, Registration], pin: Pin | None
+) -> None:
+    for registration in list(registrations.values()):
+        registration.close()
+    if pin is not None:
+        pin.close()
+    registry.account.give(nbytes)

@@ -71,6 +71,18 @@ class Capture:
         """How much of each message it wants to see."""
         return _MESSAGE_BYTES if self.payload else _HEAD_BYTES
 
+    @property
+    def told(self) -> str:
+        """How many messages were seen, and how many of them are gone, for people."""
+        with self._lock:
+            gone = self.seen - len(self._packets)
+        if not gone:
+            return f"{self.seen} messages were seen"
+        return (
+            f"{self.seen} messages were seen: the first {gone} of them did not fit into {self.kept_bytes} "
+            "bytes and are missing (`aiordma adm capture --keep` has more)"
+        )
+
     def packets(self) -> list[Packet]:
         """What is kept, oldest first."""
         with self._lock:

@@ -87,6 +87,8 @@ class RpcError(AioRdmaError):
     details: bytes | None
     metadata: Mapping[str, str | bytes]
     #: Set by the client: the handler was certainly not run, so the call may be repeated whatever it does.
+    #: False with a code that a server sends: not known, for a handler may raise each of them
+    #: (``INVALID_ARGUMENT``, too, which the server also answers when the arguments do not fit).
     not_started: bool = False
 
     def __init__(

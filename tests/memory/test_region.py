@@ -58,6 +58,53 @@ async def test_memory_goes_with_its_last_buffer(path: str) -> None:
     assert not mapped()
 
 
+def _drop(kept: list[memory.Region]) -> None:
+    kept.clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_region_that_is_dropped_is_closed_with_a_warning(path: str) -> None:
+    region = await memory.alloc(4096, config=config_of(path))
+    assert memory.statistics()[:2] == (1, 4096)
+    kept = [region]
+    del region
+    with pytest.warns(ResourceWarning, match="unclosed <Region of 4096 bytes, open>"):
+        _drop(kept)
+    await until(lambda: memory.statistics()[:2] == (0, 0))
+
+
+async def test_registered_memory_that_is_dropped_is_given_back() -> None:
+    data = bytearray(10)
+    region = memory.register(data)
+    assert region.nbytes == 10
+    kept = [region]
+    del region
+    with pytest.warns(ResourceWarning, match="unclosed <Region"):
+        _drop(kept)
+    await until(lambda: memory.statistics().regions == 0)
+    gc.collect()  # the warning knew it
+    data.append(0)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_region_of_which_a_descriptor_is_left_stays_open(path: str) -> None:
+    async with pair(path) as (_, peer):
+        region = await memory.alloc(64, config=config_of(path))
+        region[:3].view[:] = b"abc"
+        descriptor = region.descriptor()
+        del region
+        gc.collect()
+        assert memory.statistics().regions == 1
+        async with await peer.open(descriptor) as remote:
+            into = bytearray(3)
+            await remote[:3].read(into)
+            assert into == b"abc"
+        (grant,) = Registry.current().grants.values()
+        await grant.region.aclose()
+        assert memory.statistics().regions == 0
+
+
 async def test_registered() -> None:
     data = bytearray(b"0123456789")
     async with memory.register(data) as region:

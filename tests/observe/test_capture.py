@@ -54,6 +54,16 @@ def test_old_messages_go() -> None:
     assert 10 < len(kept) < 100
     assert sum(len(packet.data) for packet in kept) < 10_000
     assert (999).to_bytes(43) in kept[-1].data
+    assert it.told.startswith(
+        f"1000 messages were seen: the first {1000 - len(kept)} of them did not fit into "
+    )
+
+
+def test_what_has_room_is_whole() -> None:
+    it = Capture(kept_bytes=10_000)
+    for number in range(10):
+        show(it, Op.CDC, b"\xfe" + number.to_bytes(43))
+    assert it.told == "10 messages were seen"
 
 
 def test_negotiations_are_kept_whole_and_without_keys() -> None:
