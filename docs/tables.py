@@ -113,12 +113,15 @@ JSON_CLASSES = {
     "admin/report": ("Report", "Process"),
     "admin/messages": (
         "Connection",
+        "Listener",
         "Link",
         "Device",
         "Memory",
         "Holder",
         "Method",
         "Fallback",
+        "Event",
+        "VerbsProgram",
         "Totals",
         "Engine",
     ),
@@ -134,6 +137,8 @@ JSON_CLASSES = {
         "CalledMethod",
         "NewFallback",
     ),
+    "cli/top/history": ("Page", "PagePoint", "PageEvent"),
+    "cli/top/verdict": ("Sentence",),
 }
 
 
@@ -146,7 +151,7 @@ def stat_json_page() -> str:
         "within a version. A view that was not asked for is null. A meaning holds for the fields below it,",
         "too, until the next one. `aiordma ping --json` prints a `Ping`, with `--mesh` a `Mesh`, and",
         "`aiordma perf --json` a `Perf`, `aiordma top --json` a `Top` on each line; `--schema` prints their",
-        "schemas, too.",
+        "schemas, too. `aiordma top --serve` has a `Page` at `/top.json`.",
     ]
     for module, names in JSON_CLASSES.items():
         source = (ROOT / "aiordma" / f"{module}.py").read_text(encoding="utf-8")

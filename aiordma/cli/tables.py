@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Column", "bytes_text", "clean", "moment_text", "seconds_text", "table"]
+__all__ = ["Column", "bytes_text", "clean", "micros_text", "moment_text", "seconds_text", "table"]
 
 _UNITS = ("", "K", "M", "G", "T", "P")
 
@@ -49,6 +49,11 @@ def seconds_text(seconds: float) -> str:
     if seconds < 172_800:
         return f"{seconds / 3600:.1f}h"
     return f"{seconds / 86_400:.0f}d"
+
+
+def micros_text(microseconds: float) -> str:
+    """``48.2``; ``-`` for 0, that is, where there is none."""
+    return f"{microseconds:.1f}" if microseconds else "-"
 
 
 def moment_text(at: float) -> str:

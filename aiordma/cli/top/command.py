@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..arguments import with_options
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .rates import Top
 
@@ -19,27 +21,46 @@ __all__ = ["top"]
 _NO_PROCESS = 1
 
 
+_OPTIONS: list[Callable[..., Any]] = [
+    click.option(
+        "-i",
+        "--interval",
+        type=click.FloatRange(0.1),
+        default=1.0,
+        show_default=True,
+        help="Seconds.",
+    ),
+    click.option("-n", "--count", type=click.IntRange(1), help="So many times; else until Ctrl-C."),
+    click.option("--pid", type=int, metavar="PID", help="One process only."),
+    click.option("--program", metavar="TEXT", help="Processes with this in their names."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object a line (schema aiordma-top/1)."),
+    click.option("--schema", is_flag=True, help="Print the JSON schema of --json."),
+    click.option(
+        "--serve",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+        help="A live page for browsers; 0: any port.",
+    ),
+    click.option(
+        "--host",
+        default="127.0.0.1",
+        show_default=True,
+        help="With --serve: an address of this host to listen on.",
+    ),
+]
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "-i",
-    "--interval",
-    type=click.FloatRange(0.1),
-    default=1.0,
-    show_default=True,
-    help="Seconds.",
-)
-@click.option("-n", "--count", type=click.IntRange(1), help="So many times; else until Ctrl-C.")
-@click.option("--pid", type=int, metavar="PID", help="One process only.")
-@click.option("--program", metavar="TEXT", help="Processes with this in their names.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line (schema aiordma-top/1).")
-@click.option("--schema", is_flag=True, help="Print the JSON schema of --json.")
-def top(
-    interval: float, count: int | None, pid: int | None, program: str | None, as_json: bool, schema: bool
-) -> None:
+@with_options(_OPTIONS)
+def top(**given: Any) -> None:
     """Watch all processes of this user (root: of all users): the busiest connections and links, the slowest
     calls, and what fell back to TCP, with rates since the look before.
 
     Times of calls are those of one call in 64, or of the traced ones. Ctrl-C ends it.
+
+    --serve shows the same in a browser, with who is slow as sentences, ten minutes of history, and events
+    with their times. On loopback only your own user and root may read it; on another --host everyone can
+    who reaches the port.
 
     Exit status: 0; 1 if no process uses aiordma at the end.
 
@@ -48,14 +69,21 @@ def top(
       aiordma top                                   until Ctrl-C
       aiordma top -i 5 --program worker.py          some programs, every 5 seconds
       aiordma top -n 2 --json | tail -1 | jq .links rates of one second, for scripts
+      aiordma top --serve 7119                      http://127.0.0.1:7119/
     """
-    if schema:
+    if given["schema"]:
         _print_schema()
         return
-    looks = _looks(interval, count, pid, program)
+    which = given["interval"], given["pid"], given["program"]
+    if given["serve"] is not None:
+        if given["as_json"] or given["count"] is not None:
+            raise click.UsageError("--serve has its JSON at /top.json, and goes on until Ctrl-C")
+        _serve(given["host"], given["serve"], *which)
+        return
+    looks = _looks(given["count"], *which)
     found = None
     with contextlib.suppress(KeyboardInterrupt):
-        if as_json:
+        if given["as_json"]:
             import msgspec
 
             for found in looks:
@@ -75,7 +103,28 @@ def _print_schema() -> None:
     click.echo(json.dumps(msgspec.json.schema(Top), indent=2))
 
 
-def _looks(interval: float, count: int | None, pid: int | None, program: str | None) -> Iterator[Top]:
+def _serve(host: str, port: int, interval: float, pid: int | None, program: str | None) -> None:
+    import asyncio
+
+    from ...admin.report import Report, collect
+    from .history import PAGE_VIEWS
+    from .serve import serve
+
+    def look() -> Report:
+        return collect(PAGE_VIEWS, lambda page: program is None or program in page.program, pid)
+
+    def ready(address: str) -> None:
+        click.echo(f"{address} shows all processes (Ctrl-C ends it)")
+
+    try:
+        asyncio.run(serve(host, port, look, interval, ready))
+    except KeyboardInterrupt:
+        click.echo()
+    except OSError as error:
+        raise click.ClickException(f"{host}:{port}: {error.strerror or error}") from None
+
+
+def _looks(count: int | None, interval: float, pid: int | None, program: str | None) -> Iterator[Top]:
     from ...admin.page import Page
     from ...admin.report import collect
     from .rates import VIEWS, compare
