@@ -9,6 +9,7 @@ import logging
 import pwd
 import struct
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .. import faults
@@ -34,11 +35,12 @@ from .messages import (
     ShowSettings,
     Switch,
     Trim,
+    Undo,
 )
 from .pause import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from msgspec import Struct
 
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
 __all__ = ["ACTIONS", "packets_of", "settings_of"]
 
 _log = logging.getLogger("aiordma.admin")
+
+#: Where a loop keeps what its settings were before each change, and how many changes.
+_MADE, _UNDONE = "changes of settings", 16
 
 #: In one message; with payload each may have 32 KiB, of the 1 MiB that a message may have.
 _PACKETS = 16
@@ -102,16 +107,38 @@ def _change(waker: Waker, request: Change, asker: tuple[int, int]) -> Iterator[S
         return
     before: Config = engine.devices.config
     try:
-        config = before.changed(**request.changes)
+        text = _apply(engine, request.changes, asker)
     except ValueError as error:
         yield Refused(str(error))
         return
-    engine.devices.change_config(config)
-    text = ", ".join(
-        f"{name}: {getattr(before, name)} -> {getattr(config, name)}" for name in request.changes
-    )
-    _log.warning("settings changed, %s: %s", _who(asker), text)
+    made = waker.locals.setdefault(_MADE, deque(maxlen=_UNDONE))
+    made.append({name: getattr(before, name) for name in request.changes})
     yield Done(len(request.changes), text)
+
+
+def _undo(waker: Waker, request: Undo, asker: tuple[int, int]) -> Iterator[Struct]:
+    engine, made = _engine(waker), waker.locals.get(_MADE)
+    if engine is None:
+        yield _NO_ENGINE
+    elif not made:
+        yield Refused("no change of settings is left that could be undone")
+    else:
+        try:
+            text = _apply(engine, made[-1], asker)
+        except ValueError as error:
+            yield Refused(str(error))
+            return
+        yield Done(len(made.pop()), text)
+
+
+def _apply(engine: Any, changes: Mapping[str, Any], asker: tuple[int, int]) -> str:
+    """What has changed. :raises ValueError: they are not valid."""
+    before: Config = engine.devices.config
+    config = before.changed(**changes)
+    engine.devices.change_config(config)
+    text = ", ".join(f"{name}: {getattr(before, name)} -> {getattr(config, name)}" for name in changes)
+    _log.warning("settings changed, %s: %s", _who(asker), text)
+    return text
 
 
 # ---- connections
@@ -334,6 +361,7 @@ def _faults(waker: Waker, request: Faults, asker: tuple[int, int]) -> Iterator[S
 ACTIONS: dict[type[FromTool], Callable[..., Iterator[Any]]] = {
     ShowSettings: _show_settings,
     Change: _change,
+    Undo: _undo,
     Switch: _switch,
     Close: _close,
     Trim: _trim,

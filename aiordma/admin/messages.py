@@ -29,6 +29,7 @@ from .requests import (
     ShowSettings,
     Switch,
     Trim,
+    Undo,
     View,
 )
 
@@ -85,6 +86,7 @@ __all__ = [
     "Tasks",
     "Totals",
     "Trim",
+    "Undo",
     "VerbsProgram",
     "View",
     "Warning",

@@ -20,6 +20,7 @@ __all__ = [
     "ShowSettings",
     "Switch",
     "Trim",
+    "Undo",
     "View",
 ]
 
@@ -57,6 +58,10 @@ class Change(Request, tag="set"):
     """Change online settings."""
 
     changes: dict[str, int | str | None]
+
+
+class Undo(Request, tag="undo"):
+    """Give the settings of the last :class:`Change` the values that they had before it."""
 
 
 class Switch(Request, tag="switch"):
@@ -109,4 +114,4 @@ class Faults(Request, tag="faults"):
     remove: tuple[int, ...] | None = ()
 
 
-FromTool = Show | ShowSettings | Inspect | Change | Switch | Close | Trim | Drain | Capture | Faults
+FromTool = Show | ShowSettings | Inspect | Change | Undo | Switch | Close | Trim | Drain | Capture | Faults

@@ -43,6 +43,7 @@ def adm(context: click.Context, pid: int | None, program: str | None, everyone: 
       aiordma adm get                               settings that differ from the default
       aiordma adm --pid 4711 set busy_poll_us=0     sleep instead of polling
       aiordma adm set trace_mode=req-res            trace calls from now on
+      aiordma adm set --undo                        as it was before
       aiordma adm set filter='delay op=cdc ms=5'    install fault rules; filter=unset removes them
       aiordma adm switch tcp 17 18                  connections (numbers of aiordma stat) to TCP
       aiordma adm switch rdma                       all that left RDMA back to it
@@ -147,13 +148,21 @@ def _parse(loop: Loop, text: str) -> tuple[str, int | str | None]:
 
 
 @adm.command(name="set")
-@click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
+@click.argument("changes", nargs=-1, metavar="NAME=VALUE...")
+@click.option("--undo", is_flag=True, help="Take the last change back, then the one before.")
 @click.pass_obj
-def set_(target: Target, changes: tuple[str, ...]) -> None:
-    """Change online settings, at once for everything that the engine does."""
-    from ...admin.messages import Change, ShowSettings
+def set_(target: Target, changes: tuple[str, ...], undo: bool) -> None:
+    """Change online settings, at once for everything that the engine does.
 
+    The process remembers the last 16 changes (those of `adm trace`, too) for --undo.
+    """
+    from ...admin.messages import Change, ShowSettings, Undo
+
+    if bool(changes) == undo:
+        raise click.UsageError("give either NAME=VALUE or --undo")
     loops = target.loops(changes=True)
+    if undo:
+        target.end(target.ask(Undo(), loops), "{} settings changed back")
     asked = target.ask(ShowSettings(), loops)
     fine = [loop for loop in asked if loop.state == "answered"]
     if len(fine) < len(asked) or not asked:

@@ -70,6 +70,29 @@ def test_settings() -> None:
         assert answer(other, "get")["settings"]["busy_poll_us"]["value"] is None
 
 
+def test_changes_are_undone_one_after_the_other() -> None:
+    with process(ROLE, device=DEVICE) as other:
+        other.hear()
+        name = f"program.py[{other.pid}]"
+        done = run(other, "set", "--undo")
+        assert (done.exit_code, "no change of settings is left" in done.stderr) == (4, True)
+        run(other, "set", "busy_poll_us=7", "keepalive_ms=1234")
+        run(other, "set", "busy_poll_us=9")
+        run(other, "trace", "start")
+        assert "trace_mode: req-res -> bare" in run(other, "set", "--undo").stdout
+        assert run(other, "set", "--undo").stdout == f"{name}: busy_poll_us: 9 -> 7\n"
+        done = run(other, "set", "--undo")
+        assert done.stdout == f"{name}: busy_poll_us: 7 -> None, keepalive_ms: 1234 -> 10000\n"
+        assert run(other, "set", "--undo").exit_code == 4
+        assert log(other)[-1].startswith(f"settings changed, {ME}: busy_poll_us: 7 -> None")
+
+
+def test_set_needs_a_change_or_undo(shared: Process) -> None:
+    for arguments in ([], ["--undo", "busy_poll_us=1"]):
+        done = run(shared, "set", *arguments)
+        assert (done.exit_code, "either NAME=VALUE or --undo" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("change", "status", "words"),
     [
