@@ -16,6 +16,9 @@ class Simulation:
     live: int
     pauses: int
     slowest_ps: int
+    expired: int
+    watchdogs: int
+    watchdog_drops: int
     def __new__(cls, profile: Profile, options: Options) -> Self: ...
     def add_host(self) -> int: ...
     def add_switch(

@@ -12,7 +12,8 @@ from libc.stdlib cimport realloc
 from rocefabric._rate cimport Profile, rate_catch_up
 from rocefabric._receivers cimport Receivers
 from rocefabric._state cimport (
-    ANSWER, ARRIVE, BUCKETS, BULK, CLASSES, DONE, DRAIN_LOW_PS, DRAINED, FAIL, LOOK, PAUSE, REROUTE, ROCE, START, TIMEOUT, WAKE,
+    ANSWER, ARRIVE, BUCKETS, BULK, CLASSES, DONE, DRAIN_LOW_PS, DRAINED, FAIL, LOOK, PAUSE, REROUTE, RESTORE, ROCE, START, TIMEOUT,
+    WAKE, WATCH,
     Event, Flow, Packet, Port, heap_take,
 )
 
@@ -50,6 +51,8 @@ cdef class Simulation(Receivers):
                 port.paused_ps += self.now - port.paused_at
             elif event.b and not port.paused:
                 port.paused_at = self.now
+                if self.watchdog_ps and self.nodes[port.node].is_switch:
+                    self.put(self.now + self.watchdog_ps, WATCH, event.a, 0)
             port.paused = event.b != 0
             if not port.paused:
                 self.start(event.a)
@@ -87,11 +90,39 @@ cdef class Simulation(Receivers):
         elif event.what == LOOK:
             self.look_for_marks(event.a, event.b)
         elif event.what == REROUTE:
-            flow.forth, flow.back = flow.next_forth, flow.next_back
+            flow.forth, flow.back = self.ways[2 * event.b], self.ways[2 * event.b + 1]
             self.start(self.hops[flow.forth])
+        elif event.what == WATCH:
+            self.watch(event.a)
+        elif event.what == RESTORE:
+            self.restore(event.a)
         elif event.what == FAIL:
             self.break_port(event.a)
             self.break_port(self.ports[event.a].peer)
+
+    # A port that was paused all the time, with something to send: its queue is emptied, and takes nothing for a while.
+    cdef void watch(self, int32_t at) noexcept nogil:
+        cdef Port *port = &self.ports[at]
+        cdef int32_t packet
+        if not port.paused or port.storming or self.now - port.paused_at < self.watchdog_ps:
+            return
+        if port.queues[ROCE].head < 0:
+            self.put(self.now + self.watchdog_ps, WATCH, at, 0)
+            return
+        port.storming = True
+        self.watchdogs += 1
+        while port.queues[ROCE].head >= 0:
+            packet = self.pop(port, ROCE)
+            self.release(packet)
+            self.watchdog_drops += 1
+            self.drop(packet)
+        self.put(self.now + self.restore_ps, RESTORE, at, 0)
+
+    cdef void restore(self, int32_t at) noexcept nogil:
+        if self.ports[at].paused:
+            self.put(self.now + self.restore_ps, RESTORE, at, 0)
+        else:
+            self.ports[at].storming = False
 
     # What waits in the port is lost; what is on its way is lost when it would have arrived.
     cdef void break_port(self, int32_t at) noexcept nogil:
@@ -114,7 +145,7 @@ cdef class Simulation(Receivers):
         cdef bint tracing = self.trace is not None
         with nogil:
             while self.heap.size and self.heap.events[0].at <= until:
-                self.room(64 + self.flow_count)
+                self.room(64 + self.flow_count + self.port_count)
                 self.make_room()
                 event = heap_take(&self.heap)
                 self.now = event.at

@@ -15,16 +15,19 @@ cdef class Parts:
     cdef int64_t *latency
     cdef int32_t node_count, port_count, flow_count, packet_room, free_packet
     cdef int64_t hop_count
+    cdef int32_t *ways  # two paths for each change of a flow's route
+    cdef int32_t way_count
     cdef uint64_t random
     cdef Profile profile
     cdef public object trace
-    cdef int64_t cell, answer_ps, obey_ps, resume_cells, poll_ps, interval_ps, timeout_ps
+    cdef int64_t cell, answer_ps, obey_ps, resume_cells, poll_ps, interval_ps, timeout_ps, watchdog_ps, restore_ps
     cdef bint mark_departing, spaced_marks, note_at_interval
     cdef double weight, window
     cdef int64_t weights[3]
     cdef readonly int64_t now
     cdef readonly int64_t events
     cdef readonly int64_t created, delivered, lossless_drops, lossy_drops, lost, live, pauses, slowest_ps
+    cdef readonly int64_t expired, watchdogs, watchdog_drops
 
     cdef int add_node(self) except -1
     cdef int32_t path(self, ports) except -1

@@ -26,6 +26,7 @@ cdef class Parts:
         self.mark_departing, self.spaced_marks = options.mark_departing, options.spaced_marks
         self.interval_ps, self.timeout_ps = options.cnp_interval_ps, options.timeout_ps
         self.note_at_interval = options.cnp_at_interval
+        self.watchdog_ps, self.restore_ps = options.watchdog_ps, options.restore_ps
         self.weights[BULK], self.weights[ROCE] = options.bulk_quantum, options.roce_quantum
         self.free_packet = -1
         self.latency = <int64_t *> calloc(BUCKETS, sizeof(int64_t))
@@ -39,6 +40,7 @@ cdef class Parts:
         free(self.flows)
         free(self.packets)
         free(self.hops)
+        free(self.ways)
         free(self.latency)
 
     cdef int add_node(self) except -1:
@@ -99,15 +101,16 @@ cdef class Parts:
         if more == NULL:
             raise MemoryError
         self.hops = <int32_t *> more
-        for each in ports:
-            if not 0 <= each < self.port_count:
+        for at, each in enumerate(ports):
+            # -1 at the end: the packet's TTL is over, wherever it is then.
+            if not 0 <= each < self.port_count and (each != -1 or at == 0 or at != len(ports) - 1):
                 raise IndexError("no such port")
             self.hops[self.hop_count] = each
             self.hop_count += 1
         return <int32_t> begin
 
     def add_flow(self, forth, back, packets: int, wire: int, last_wire: int, roce: bool, start_ps: int, after: int):
-        """Packets along the ports `forth`, answers along `back`.
+        """Packets along the ports `forth`, answers along `back`; those of a path that ends with -1 end there.
 
         It starts at ``start_ps``, or that long after flow ``after`` has arrived, unless that is -1.
         """
@@ -144,9 +147,14 @@ cdef class Parts:
 
     def reroute(self, at_ps: int, flow: int, forth, back) -> None:
         """New packets of a flow take other ports."""
-        self.flows[flow].next_forth, self.flows[flow].next_back = self.path(forth), self.path(back)
+        cdef void *more = realloc(self.ways, 2 * (self.way_count + 1) * sizeof(int32_t))
+        if more == NULL:
+            raise MemoryError
+        self.ways = <int32_t *> more
+        self.ways[2 * self.way_count], self.ways[2 * self.way_count + 1] = self.path(forth), self.path(back)
         self.room(1)
-        heap_put(&self.heap, at_ps, REROUTE, flow, 0)
+        heap_put(&self.heap, at_ps, REROUTE, flow, self.way_count)
+        self.way_count += 1
 
     cdef int room(self, int64_t more) except -1 nogil:
         cdef void *grown

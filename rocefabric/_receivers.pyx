@@ -18,13 +18,22 @@ cdef class Receivers(Senders):
         cdef Packet *packet = &self.packets[at]
         cdef Port *source = &self.ports[ingress]
         cdef int32_t out = self.hops[packet.hops + packet.hop]
-        cdef Port *port = &self.ports[out]
+        cdef Port *port
         cdef Node *node = &self.nodes[source.node]
+        if out < 0:
+            self.expired += 1
+            self.drop(at)
+            return
+        port = &self.ports[out]
         if port.down:
             self.lost += 1
             self.drop(at)
             return
         if packet.group == ROCE:
+            if port.storming:
+                self.watchdog_drops += 1
+                self.drop(at)
+                return
             if not self.admit(node, source, ingress, packet.cells):
                 source.lossless_drops += 1
                 self.lossless_drops += 1

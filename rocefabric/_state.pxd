@@ -27,6 +27,8 @@ cdef enum What:
     REROUTE = 8
     DRAINED = 9
     LOOK = 10
+    WATCH = 11
+    RESTORE = 12
 
 cdef enum:
     BUCKETS = 20000  # of latency,
@@ -70,6 +72,7 @@ cdef struct Port:
     int32_t sending
     bint busy
     bint paused
+    bint storming  # the watchdog drops what is for this port, whatever its pauses
     bint down
     int64_t wake_at
     # pauses that this port sends
@@ -124,8 +127,6 @@ cdef struct Flow:
     int32_t node
     int32_t forth
     int32_t back
-    int32_t next_forth
-    int32_t next_back
     int32_t packets
     int32_t group
     int32_t wire

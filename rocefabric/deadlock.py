@@ -13,16 +13,18 @@ from .headroom import buffers, representatives, share_cells
 from .report import Section, Source, Table, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .failures import Buffer
     from .model import Network
     from .topology import Hops, Topology
 
-__all__ = ["Findings", "examine", "loops_in_order", "micro_loop", "section"]
+__all__ = ["Findings", "examine", "loop_gbps", "loops_in_order", "micro_loop", "section"]
 
 #: Two failures at a time are looked at up to this many pairs.
 MOST_PAIRS = 5000
+#: With which hosts send.
+TTL = 64
 #: Sets of failures with a circle that are looked for: the plan shows the first ones.
 MOST_CIRCLES = 20
 
@@ -152,6 +154,19 @@ def _converging(
             found.unordered += loops_in_order(old, new, gone)
 
 
+def loop_gbps(topology: Topology, loop: Sequence[str], ttl: int = TTL) -> float:
+    """What may go into a loop of switches without a deadlock: n x B / TTL, by Hu and others, HotNets 2016.
+
+    Each packet takes `ttl` turns at the loop's n cables, of which the slowest has the rate B.
+    """
+    around = zip(loop, (*loop[1:], loop[0]), strict=True)
+    rates = [
+        max(port.link.rate_gbps for port in topology.ports[one] if port.peer == other)
+        for one, other in around
+    ]
+    return len(rates) * min(rates) / ttl
+
+
 def _remedies(part: Section, network: Network, topology: Topology, found: Findings) -> None:
     name = representatives(topology)[0]
     division, switch = buffers(network, topology, name), topology.switches[name]
@@ -219,6 +234,15 @@ def section(network: Network, topology: Topology) -> Section:
     for _, cycle in found.cycles[:3]:
         part.cycles.append(tuple(f"{a} to {b}" for a, b in cycle))
     part.cycles += [loop for _, loop in found.loops[:1]]
+    if found.loops:
+        least = min((loop for _, loop in found.loops), key=lambda each: loop_gbps(topology, each))
+        part.number(
+            "A loop deadlocks if more goes into it than",
+            loop_gbps(topology, least),
+            "Gb/s",
+            f"{len(least)} switches x the slowest cable / TTL {TTL}: {' -> '.join(least)}",
+            Source.LOOPS,
+        )
     if found.cycles or found.loops:
         _remedies(part, network, topology, found)
     return part

@@ -45,7 +45,7 @@ def judge(outcome: Outcome, goals: Goals) -> Judged:
         calm(outcome, goals) >= USUAL_TIME,
         outcome.latency_most_us <= goals.latency_us,
         outcome.latency_most_us <= goals.usual_latency_us,
-        outcome.lossless_drops == 0,
+        outcome.lossless_drops + outcome.watchdog_drops == 0,
     )
 
 
@@ -66,8 +66,14 @@ def reasons(outcome: Outcome, goals: Goals) -> list[str]:
         found.append(f"at most {most:g} pauses/s in {share:.1f} % of the time, not in 99 %")
     if not judged.latency:
         found.append(f"a packet took {outcome.latency_most_us:.1f} of {goals.latency_us:g} us")
-    if not judged.lossless:
+    if outcome.lossless_drops:
         found.append(f"{outcome.lossless_drops} lossless packets were dropped")
+    if outcome.watchdogs:
+        found.append(
+            f"the watchdog emptied {outcome.watchdogs} queues: {outcome.watchdog_drops} packets were dropped"
+        )
+    if outcome.expired:
+        found.append(f"{outcome.expired} packets ran in a circle until their TTL was over")
     return found
 
 

@@ -33,6 +33,10 @@ class Options:
     cnp_at_interval: bool = False
     #: Without progress for this long, a sender goes back to the last acknowledged packet.
     timeout_ps: int = 2_000_000_000
+    #: After so long in pause with something to send, a switch's watchdog empties a queue, and lets nothing
+    #: into it until the pause is over; it looks again after the second time. 0: there is none.
+    watchdog_ps: int = 0
+    restore_ps: int = 0
     #: Bytes that a turn of the weighted round robin is worth.
     bulk_quantum: int = 1200
     roce_quantum: int = 2800

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .reading import Reader, parse_toml, read_text
-from .simulate import ENDLESS, Failure, Traffic, Transfer
+from .simulate import ENDLESS, Failure, Loop, Traffic, Transfer
 from .traffic import MODELS
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ __all__ = ["Own", "load", "make", "parse"]
 
 #: Stores name files like it.
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
-_MOST_TRANSFERS = 100_000
+_MOST_TRANSFERS, _MOST_LOOPS = 100_000, 1000
 _LONGEST_US = 1e7
 
 
@@ -53,6 +54,20 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Circle:
+    """One table of `[[loops]]`: routes that send packets around, as while they change."""
+
+    source: str
+    target: str
+    #: Switches, in the order in which packets pass them.
+    circle: list[str]
+    at_us: float = field(default=0, metadata={"least": 0, "most": _LONGEST_US})
+    for_us: float = field(default=_LONGEST_US, metadata={"least": 0, "most": _LONGEST_US})
+    #: Switches that a packet can still pass when it comes to the circle: hosts send with 64.
+    ttl: int = field(default=64, metadata={"least": 1, "most": 255})
+
+
+@dataclass(frozen=True)
 class Slow:
     """One table of `[[slow]]`: a host that takes packets more slowly than they arrive."""
 
@@ -78,6 +93,7 @@ class Own:
     flows: tuple[Flows, ...]
     cuts: tuple[Cut, ...]
     slow: tuple[Slow, ...]
+    circles: tuple[Circle, ...]
     reader: Reader
 
 
@@ -88,7 +104,7 @@ def parse(text: str, file: str = "traffic") -> Own:
     """
     raw, lines = parse_toml(text, file)
     reader = Reader(file, lines)
-    lists: dict[str, Any] = {"transfers": Flows, "failures": Cut, "slow": Slow}
+    lists: dict[str, Any] = {"transfers": Flows, "failures": Cut, "slow": Slow, "loops": Circle}
     rows = {key: reader.rows(kind, raw.pop(key, []), key) for key, kind in lists.items()}
     general = reader.table(General, raw, ("traffic",))
     if not _NAME.fullmatch(general.name):
@@ -97,7 +113,7 @@ def parse(text: str, file: str = "traffic") -> Own:
         raise reader.fail(("name",), f"a model that comes with the simulator has the name {general.name!r}")
     if not rows["transfers"]:
         raise reader.fail((), "the traffic has no [[transfers]]")
-    return Own(general, rows["transfers"], rows["failures"], rows["slow"], reader)
+    return Own(general, rows["transfers"], rows["failures"], rows["slow"], rows["loops"], reader)
 
 
 def load(path: str | os.PathLike[str]) -> Own:
@@ -148,6 +164,24 @@ def _failures(own: Own, topology: Topology) -> Iterator[Failure]:
         yield Failure(cut.at_us, places[ends], cut.converge_us)
 
 
+def _loops(own: Own, topology: Topology) -> Iterator[Loop]:
+    for at, each in enumerate(own.circles):
+        around = each.circle
+        if len(around) < 2 or len(set(around)) < len(around) or len(around) > 64:
+            raise own.reader.fail(("loops", at, "circle"), "a circle has 2 to 64 switches, each once")
+        for one, other in zip(around, [*around[1:], around[0]], strict=True):
+            if other not in topology.beside.get(one, {}):
+                text = f"there is no cable between switches {one[:64]!r} and {other[:64]!r}"
+                raise own.reader.fail(("loops", at, "circle"), text)
+        sources, targets = (
+            _hosts(own, topology, getattr(each, end), "loops", at, end) for end in ("source", "target")
+        )
+        for source in sources:
+            for target in targets:
+                if source != target:
+                    yield Loop(source, target, tuple(around), each.at_us, each.for_us, each.ttl)
+
+
 def make(own: Own, topology: Topology) -> Traffic:
     """The traffic in one network.
 
@@ -173,4 +207,5 @@ def make(own: Own, topology: Topology) -> Traffic:
         tuple(_failures(own, topology)),
         drain,
         tuple(dict.fromkeys(busy)),
+        tuple(itertools.islice(_loops(own, topology), _MOST_LOOPS)),
     )

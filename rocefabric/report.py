@@ -15,6 +15,7 @@ class Source(StrEnum):
     FITTED = "fitted to the article's numbers"
     PAPER = "Zhu and others, SIGCOMM 2015"
     FIXED_POINT = "Zhu and others, CoNEXT 2016"
+    LOOPS = "Hu and others, HotNets 2016"
     STANDARD = "standard (IEEE 802.1Q, RoCEv2)"
     OURS = "ours"
     FILE = "the network's file"

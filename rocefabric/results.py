@@ -53,7 +53,7 @@ def row(outcome: Outcome, network: Network) -> tuple[str, ...]:
         f"{outcome.latency_99_us:.1f}",
         f"{outcome.latency_most_us:.1f}",
         str(outcome.queue_most),
-        f"{outcome.lossless_drops}/{outcome.lossy_drops}/{outcome.lost}",
+        f"{outcome.lossless_drops + outcome.watchdog_drops}/{outcome.lossy_drops}/{outcome.lost}",
         f"{outcome.finished} of {outcome.transfers}",
         f"missed: {missed}" if missed else "ok",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from .model import Network
     from .topology import Topology
 
-__all__ = ["Failure", "Outcome", "Running", "Traffic", "Transfer", "assemble", "run"]
+__all__ = ["Failure", "Loop", "Outcome", "Running", "Traffic", "Transfer", "assemble", "run"]
 
 _T = TypeVar("_T")
 
@@ -58,6 +59,19 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """For some time, what one host sends to another runs in a circle of switches until its TTL is over."""
+
+    source: str
+    target: str
+    circle: tuple[str, ...]
+    at_us: float
+    for_us: float
+    #: Switches that a packet can still pass when it comes to the circle.
+    ttl: int = 64
+
+
+@dataclass(frozen=True)
 class Traffic:
     """What the hosts do."""
 
@@ -69,6 +83,7 @@ class Traffic:
     drain_gbps: Mapping[str, float] = field(default_factory=dict)
     #: Hosts whose incoming ports have enough to do all the time: judged by the goal for throughput.
     busy: tuple[str, ...] = ()
+    loops: tuple[Loop, ...] = ()
 
 
 @dataclass
@@ -134,10 +149,15 @@ class Outcome:
     rates: tuple[tuple[float, ...], ...]
     #: Pauses by port name, for ports that sent any.
     pauses_by_port: Mapping[str, int]
+    #: Queues that a watchdog emptied, and lossless packets that it dropped.
+    watchdogs: int = 0
+    watchdog_drops: int = 0
+    #: Packets whose TTL was over.
+    expired: int = 0
 
 
-def options_of(network: Network, seed: int, window: int | None = None) -> Options:
-    """What holds for the whole network."""
+def options_of(network: Network, seed: int, window: int | None = None, duration_us: float = 0) -> Options:
+    """What holds for the whole network. A watchdog that would wake up after the end is left out."""
     slowest = network.slowest_gbps
     # The planned response time includes sending the pause frame.
     response = network.pfc.response_ns * 1000 - _PAUSE_FRAME * 8e3 / slowest
@@ -148,6 +168,8 @@ def options_of(network: Network, seed: int, window: int | None = None) -> Option
             f"{network.where('switches', 0)}: the simulator needs one cell_bytes for all switches"
         )
     marking, ecn = network.marking, network.ecn
+    watchdog_us = 1000 * network.pfc.watchdog_ms
+    watched = watchdog_us < duration_us
     return Options(
         seed=seed,
         cell_bytes=cell.pop(),
@@ -164,6 +186,8 @@ def options_of(network: Network, seed: int, window: int | None = None) -> Option
         cnp_at_interval=ecn.cnp_sent == "interval",
         bulk_quantum=40 * marking.other_weight,
         roce_quantum=40 * marking.roce_weight,
+        watchdog_ps=watchdog_us * 1_000_000 if watched else 0,
+        restore_ps=2 * watchdog_us * 1_000_000 if watched else 0,
     )
 
 
@@ -194,7 +218,7 @@ def assemble(
         # Without marks, senders of any profile stay at line rate.
         named = "sigcomm15" if profile == dcqcn.NONE else profile
         senders = dcqcn.scaled(dcqcn.profile(named), network.slowest_gbps)
-    sim = Simulation(senders, options_of(network, seed, window))
+    sim = Simulation(senders, options_of(network, seed, window, traffic.duration_us))
     nodes: dict[str, int] = {}
     divisions = {name: buffers(network, topology, name) for name in topology.switches}
     marks = functools.cache(functools.partial(thresholds, network, topology))
@@ -301,15 +325,48 @@ def _add_traffic(running: Running, dice: random.Random) -> None:
         running.flows.append(number)
     if traffic.failures and not fabric:
         raise NetworkError(f"traffic {traffic.name}: there is no cable between switches that could break")
-    for failure in traffic.failures:
+    down: frozenset[int] = none
+    for failure in sorted(traffic.failures, key=lambda each: each.at_us):
         cable = fabric[failure.cable % len(fabric)]
+        down |= {cable}
         a, b = running.topology.cables[cable].a, running.topology.cables[cable].b
         sim.fail(int(failure.at_us * 1e6), running.ports[a, b][0])
         when = int((failure.at_us + failure.converge_us) * 1e6)
         for number, ends in zip(running.flows, all_ends, strict=True):
-            ways = [_route(running, each, dice, frozenset({cable})) for each in (ends, ends.back())]
+            ways = [_route(running, each, dice, down) for each in (ends, ends.back())]
             if all(ways):  # otherwise its packets go on to the broken cable, and are lost
                 sim.reroute(when, number, *ways)
+    _add_loops(running, all_ends, dice)
+
+
+def _add_loops(running: Running, all_ends: Sequence[_Ends], dice: random.Random) -> None:
+    topology, none = running.topology, frozenset[int]()
+    peers = {port: peer for (_, peer), ports in running.ports.items() for port in ports}
+    for loop in running.traffic.loops:
+        around = [*loop.circle, loop.circle[0]]
+        for one, other in itertools.pairwise(around):
+            if other not in topology.beside.get(one, ()):
+                text = f"there is no cable between switches {one!r} and {other!r} of a loop"
+                raise NetworkError(f"traffic {running.traffic.name}: {text}")
+        for number, ends, transfer in zip(running.flows, all_ends, running.traffic.transfers, strict=True):
+            if (transfer.source, transfer.target) != (loop.source, loop.target):
+                continue
+            forth, back = (_route(running, each, dice, none) for each in (ends, ends.back()))
+            nodes = [ends.first, *(peers[port] for port in forth[1:-1])]
+            at = next((place for place, node in enumerate(nodes) if node in loop.circle), None)
+            if at is None:
+                raise NetworkError(
+                    f"traffic {running.traffic.name}: what {loop.source} sends to {loop.target} passes no "
+                    "switch of the loop"
+                )
+            turn = loop.circle.index(nodes[at])
+            steps = [
+                (loop.circle[step % len(loop.circle)], loop.circle[(step + 1) % len(loop.circle)])
+                for step in range(turn, turn + loop.ttl)
+            ]
+            circle = [running.ports[step][0] for step in steps]
+            running.sim.reroute(int(loop.at_us * 1e6), number, [*forth[: at + 1], *circle, -1], back)
+            running.sim.reroute(int((loop.at_us + loop.for_us) * 1e6), number, forth, back)
 
 
 def _percentile(histogram: Sequence[int], share: float) -> float:
@@ -428,4 +485,7 @@ def _outcome(
         queue=tuple(each[fullest] for each in queues),
         rates=tuple(rates),
         pauses_by_port=paused,
+        watchdogs=sim.watchdogs,
+        watchdog_drops=sim.watchdog_drops,
+        expired=sim.expired,
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Job", "dask", "job", "one", "pool", "run", "work"]
 
 #: Raise it when the engine or a traffic model gives other results: what is stored is then computed again.
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True)

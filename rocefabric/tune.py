@@ -58,7 +58,7 @@ def costs(outcomes: Sequence[Outcome]) -> tuple[float, float, float]:
     """Unused capacity, mean of the 99th percentiles of latency, pauses. A loss costs as much as all else."""
     busy = [1 - each.throughput for each in outcomes if each.throughput >= 0]
     unused = sum(busy) / len(busy) if busy else 0.0
-    lost = sum(each.lossless_drops for each in outcomes)
+    lost = sum(each.lossless_drops + each.watchdog_drops for each in outcomes)
     latency = sum(each.latency_99_us for each in outcomes) / len(outcomes)
     return unused + (lost > 0), latency * (1 + (lost > 0)), float(sum(each.pauses for each in outcomes))
 

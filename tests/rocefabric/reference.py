@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BULK, ROCE, CNP = range(3)
 DATA, ACK, NAK, NOTE = range(4)
-ARRIVE, DONE, PAUSE, ANSWER, WAKE, START, TIMEOUT, FAIL, REROUTE, DRAINED, LOOK = range(11)
+ARRIVE, DONE, PAUSE, ANSWER, WAKE, START, TIMEOUT, FAIL, REROUTE, DRAINED, LOOK, WATCH, RESTORE = range(13)
 DRAIN_HIGH, DRAIN_LOW = 20_000_000, 10_000_000
 FAR = 1 << 62
 
@@ -57,6 +57,8 @@ class Port:
     sending: Packet | None = None
     busy: bool = False
     paused: bool = False
+    paused_at: int = 0
+    storming: bool = False
     down: bool = False
     wake_at: int = 0
     wanted: bool = False
@@ -110,7 +112,6 @@ class Flow:
     threshold: float
     rate: ReactionPoint
     followers: list[Flow] = field(default_factory=list)
-    other: tuple[Sequence[int], Sequence[int]] = ((), ())
     finished: bool = False
     next_seq: int = 0
     una: int = 0
@@ -136,6 +137,8 @@ class Simulation:
         self.order = itertools.count()
         self.now = self.events = self.created = self.delivered = self.lost = self.pauses = self.live = 0
         self.lossless_drops = self.lossy_drops = 0
+        self.expired = self.watchdogs = self.watchdog_drops = 0
+        self.ways: list[tuple[Sequence[int], Sequence[int]]] = []
         self.random = options.seed * 0x9E3779B97F4A7C15 & (1 << 64) - 1 or 1
         self.trace: list[tuple[int, ...]] | None = None
 
@@ -196,8 +199,8 @@ class Simulation:
         self.at(at_ps, FAIL, self.ports[port])
 
     def reroute(self, at_ps: int, flow: int, forth: Sequence[int], back: Sequence[int]) -> None:
-        self.flows[flow].other = (forth, back)
-        self.at(at_ps, REROUTE, self.flows[flow])
+        self.ways.append((forth, back))
+        self.at(at_ps, REROUTE, self.flows[flow], len(self.ways) - 1)
 
     # ---- a switch
 
@@ -279,12 +282,18 @@ class Simulation:
         return marked
 
     def forward(self, packet: Packet, ingress: Port) -> None:
-        port, node = self.ports[packet.path[packet.hop]], ingress.node
         self.live -= 1
+        if packet.path[packet.hop] < 0:
+            self.expired += 1
+            return
+        port, node = self.ports[packet.path[packet.hop]], ingress.node
         if port.down:
             self.lost += 1
             return
         if packet.group == ROCE:
+            if port.storming:
+                self.watchdog_drops += 1
+                return
             if not self.admit(ingress, packet.cells):
                 self.lossless_drops += 1
                 return
@@ -482,6 +491,10 @@ class Simulation:
             a.due = True
             self.start(a)
         elif what == PAUSE:
+            if b and not a.paused:
+                a.paused_at = self.now
+                if self.options.watchdog_ps and a.node.switch:
+                    self.at(self.now + self.options.watchdog_ps, WATCH, a)
             a.paused = bool(b)
             if not a.paused:
                 self.start(a)
@@ -493,11 +506,33 @@ class Simulation:
                 self.at(self.now + self.options.answer_ps, ANSWER, a)
         elif what == LOOK:
             self.look_for_marks(a, self.ports[b])
+        elif what == WATCH:
+            self.watch(a)
+        elif what == RESTORE:
+            if a.paused:
+                self.at(self.now + self.options.restore_ps, RESTORE, a)
+            else:
+                a.storming = False
         elif what == FAIL:
             self.broken(a)
             self.broken(a.peer)
         else:
-            self.of_flow(what, a)
+            self.of_flow(what, a, b)
+
+    def watch(self, port: Port) -> None:
+        wait = self.options.watchdog_ps
+        if not port.paused or port.storming or self.now - port.paused_at < wait:
+            return
+        if not port.queues[ROCE]:
+            self.at(self.now + wait, WATCH, port)
+            return
+        port.storming = True
+        self.watchdogs += 1
+        while port.queues[ROCE]:
+            self.release(port.queues[ROCE].popleft())
+            self.watchdog_drops += 1
+            self.live -= 1
+        self.at(self.now + self.options.restore_ps, RESTORE, port)
 
     def look_for_marks(self, flow: Flow, port: Port) -> None:
         flow.noted_at = self.now
@@ -507,7 +542,7 @@ class Simulation:
         if flow.done_at < 0:
             self.at(self.now + self.options.cnp_interval_ps, LOOK, flow, port.number)
 
-    def of_flow(self, what: int, flow: Flow) -> None:
+    def of_flow(self, what: int, flow: Flow, way: int) -> None:
         if what == START:
             flow.rate.begin(self.now)
             flow.node.flows.append(flow)
@@ -524,7 +559,7 @@ class Simulation:
             flow.una_before = flow.una
             self.at(self.now + self.options.timeout_ps, TIMEOUT, flow)
         elif what == REROUTE:
-            flow.forth, flow.back = flow.other
+            flow.forth, flow.back = self.ways[way]
         self.start(self.ports[flow.forth[0]])
 
     def broken(self, port: Port) -> None:

@@ -43,6 +43,9 @@ class Scene:
     window: int = 64
     break_at_us: int = 0
     drain_ps: int = 0
+    watchdog_us: int = 0
+    #: Routes of all flows run between both switches for so many hops, from the beginning.
+    loop: int = 0
     seed: int = 1
 
 
@@ -56,6 +59,8 @@ def build(kind: Callable[..., Any], scene: Scene) -> Any:
         mark_departing=scene.mark_departing,
         spaced_marks=scene.spaced_marks,
         cnp_at_interval=scene.cnp_at_interval,
+        watchdog_ps=scene.watchdog_us * US,
+        restore_ps=2 * scene.watchdog_us * US,
     )
     sim = kind(dcqcn.profile(scene.profile, scene.line_gbps), options)
     hosts = [sim.add_host() for _ in range(scene.hosts)]
@@ -86,6 +91,11 @@ def build(kind: Callable[..., Any], scene: Scene) -> Any:
         last = sim.add_flow(
             path(source, target, 0), path(target, source, 0), packets, 1106, 500, roce, at, after
         )
+        if scene.loop:
+            turns = [joints[0] + at % 2 for at in range(scene.loop)]
+            begin = turns if place[source] == switches[0] else [joints[0] + 1, *turns]
+            sim.reroute(5 * US, last, [access[source], *begin, -1], path(target, source, 0))
+            sim.reroute(500 * US, last, path(source, target, 0), path(target, source, 0))
         if scene.break_at_us and joints:
             sim.reroute((scene.break_at_us + 20) * US, last, path(source, target, 1), path(target, source, 1))
     if scene.break_at_us and joints:
@@ -94,7 +104,8 @@ def build(kind: Callable[..., Any], scene: Scene) -> Any:
 
 
 def conserved(sim: Any, scene: Scene) -> None:
-    assert sim.created == sim.delivered + sim.lossless_drops + sim.lossy_drops + sim.lost + sim.live
+    gone = sim.lossless_drops + sim.lossy_drops + sim.lost + sim.expired + sim.watchdog_drops
+    assert sim.created == sim.delivered + gone + sim.live
     for node in range(scene.hosts, scene.hosts + 1 + scene.two):
         assert sim.used_cells(node) == sim.held_cells(node)
 
@@ -115,6 +126,9 @@ SCENES = {
     "mixed": Scene(6, True, 200, 100, flows=(*incast(6), (3, 0, 300, False, 10), (0, 2, 100, False, 0))),
     "losing": Scene(8, shared=60, headroom=6, kmax=1e9, flows=incast(8, 60)),
     "broken cable": Scene(6, True, flows=(*incast(6, 100), (1, 2, 200, False, 5)), break_at_us=30),
+    "loop": Scene(4, True, 2000, 200, 1e9, flows=incast(4, 60), loop=12),
+    "watched loop": Scene(4, True, 100, 200, 1e9, flows=incast(4, 2000), loop=40, watchdog_us=100),
+    "watched receiver": Scene(flows=incast(3), drain_ps=20_000, watchdog_us=20),
     "slow receiver": Scene(flows=incast(3), drain_ps=640),
     "one after another": Scene(flows=((1, 0, 20, True, 0), (2, 0, 20, True, -3), (3, 0, 5, False, -1))),
 }
@@ -132,7 +146,8 @@ def test_both_models_do_the_same(name: str) -> None:
     assert len(ours.trace) > 100
     for one, other in zip(ours.trace, plain.trace, strict=False):
         assert one == other
-    counts = ("events", "created", "delivered", "lossless_drops", "lossy_drops", "lost", "live", "pauses")
+    counts = ["events", "created", "delivered", "lossless_drops", "lossy_drops", "lost", "live", "pauses"]
+    counts += ["expired", "watchdogs", "watchdog_drops"]
     for count in counts:
         assert getattr(ours, count) == getattr(plain, count), count
     for flow in plain.flows:
@@ -150,6 +165,10 @@ def test_the_scenes_have_what_they_are_for() -> None:
     assert runs["mixed"].lossy_drops
     assert runs["broken cable"].lost
     assert runs["slow receiver"].port(0)["pauses"]
+    assert runs["loop"].expired
+    assert not runs["loop"].watchdogs
+    assert runs["watched loop"].watchdogs
+    assert runs["watched receiver"].watchdog_drops
     assert runs["notified once an interval"].flow(0)["notes"] > 2
     done = [runs["one after another"].flow(at)["done_at"] for at in range(3)]
     assert 0 < done[0] < done[1] < done[2]

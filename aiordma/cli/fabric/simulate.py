@@ -121,5 +121,5 @@ def simulate(
     _show_goals(outcomes, found.goals)
     if html is not None:
         write_whole(html, pages.to_html(found, outcomes))
-    if any(outcome.lossless_drops for outcome in outcomes):
+    if any(outcome.lossless_drops + outcome.watchdog_drops for outcome in outcomes):
         raise SystemExit(1)
