@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from .borrowed import ENABLED, shapes
+from .constants import Constants
 from .proto.filter import parse as parse_filter
-from .proto.objects import LARGEST_LIMIT, MAX_HELD_OBJECTS, MAX_KEYS, MAX_OBJECTS
+from .proto.objects import LARGEST_LIMIT, MAX_OBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -131,7 +132,7 @@ def _require(field: dataclasses.Field[Any], name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Config(Constants):
     """Settings of an engine and of the streams made with it.
 
     :raises ValueError: a value that is not allowed; the message names the field (or the environment
@@ -156,13 +157,6 @@ class Config:
         (1, 4),
         "number of devices that the software device provides (soft0, soft1 ...); `soft` uses all of them",
         online=False,
-    )
-    device_retry_ms: int = _number(
-        30_000,
-        (1, 86_400_000),
-        "with several devices, and for datagram endpoints: time until a failed one is tried again; it "
-        "doubles with each further failure, up to 32 times",
-        online=True,
     )
     traffic_class: int = _number(
         184 + 2,
@@ -211,28 +205,8 @@ class Config:
         "is not its default",
     )
     window: int = _power(64, (1, 16384), "messages in flight on a link in one direction")
-    recv_reserve: int = _number(
-        8, (4, 1024), "receives posted beyond the window, for messages outside it", online=False
-    )
-    slab_bytes: int = _power(4 * _MIB, (64 * _KIB, _GIB), "size of a memory region of the pool")
     memory_limit_bytes: int = _number(
         2 * _GIB, (_MIB, 1 << 50), "limit of registered memory of an engine", online=True
-    )
-    max_outstanding_wrs: int = _number(
-        256,
-        (1, 1 << 20),
-        "work requests outstanding on an engine; further ones are queued, fairly by connection",
-        online=True,
-    )
-    fragment_bytes: int = _power(
-        64 * _KIB,
-        (4 * _KIB, 16 * _MIB),
-        "largest part of a transfer in one work request that is not inline",
-    )
-    small_message_bytes: int = _power(
-        4 * _KIB,
-        (64, 64 * _KIB),
-        "messages up to this size go by SEND; the receiver pulls larger ones by READ",
     )
     max_message_bytes: int = _number(
         64 * _MIB,
@@ -244,51 +218,20 @@ class Config:
         MAX_OBJECTS,
         (1024, LARGEST_LIMIT),
         "most objects in the arguments of a call, in a result, or in an item of a stream: each value, list, "
-        "map, and key of a map; bytes and arrays count as one",
+        "map, and key of a map; bytes and arrays count as one. All calls of one client in flight may have "
+        "four times as many, and a message a 32nd of that in keys whose hashes could be chosen to collide",
         online=False,
-    )
-    max_message_keys: int = _number(
-        MAX_KEYS,
-        (1024, LARGEST_LIMIT),
-        "most keys in a message that are neither strings nor bytes, and so could collide, in maps of "
-        "more than 256 entries; items of large sets, and strings that become other keys, count as well",
-        online=False,
-    )
-    max_connection_objects: int = _number(
-        MAX_HELD_OBJECTS,
-        (1024, LARGEST_LIMIT),
-        "most objects in the arguments of all calls of one client that are in flight, and the last items of "
-        "their streams; messages of 1000 bytes and less are not counted",
-        online=False,
-    )
-    channel_receive_bytes: int = _power(
-        4 * _MIB,
-        (16 * _KIB, 512 * _MIB),
-        "bytes of messages that a channel accepts while its user has not taken the earlier ones",
     )
     keepalive_ms: int = _number(
         10_000,
         (0, 86_400_000),
-        "silence after which a link is probed with a zero-byte WRITE; 0: never",
-        online=True,
-    )
-    keepalive_timeout_ms: int = _number(
-        5_000,
-        (1, 86_400_000),
-        "time for the probe to complete; after that the link counts as lost",
-        online=True,
-    )
-    ack_delay_ms: int = _number(
-        1_000,
-        (1, 10_000),
-        "longest time that a received message waits for its acknowledgement; where messages are further "
-        "apart, acknowledging each costs another message",
+        "silence after which a link is probed with a zero-byte WRITE; 0: never. The probe has half of that "
+        "time, and at least 5 s; after that the link counts as lost",
         online=True,
     )
     negotiate_timeout_ms: int = _number(
-        6_000, (1, 600_000), "time for one message of the negotiation on TCP", online=True
+        6_000, (1, 600_000), "time for one message of the negotiation, on TCP or a new link", online=True
     )
-    link_timeout_ms: int = _number(5_000, (1, 600_000), "time for Confirm Link on a new link", online=True)
     server_first_wait_ms: int = _number(
         500,
         (0, 600_000),
@@ -322,22 +265,12 @@ class Config:
         "paused machine) while its host answers on TCP; 0: no longer than carry_timeout_ms",
         online=True,
     )
-    qp_cache: int = _number(16, (0, 4096), "closed queue pairs kept for reuse", online=True)
     tickets: int = _number(
         8,
         (0, 255),
         "pre-granted rings: how many a client accepts, and how many a listener grants to each client, so "
         "that a connection opens without waiting for an answer (0-RTT); 0: none",
         online=False,
-    )
-    ticket_idle_ms: int = _number(
-        10_000,
-        (0, 86_400_000),
-        "time after which a client releases pre-granted rings that it has not used",
-        online=True,
-    )
-    link_idle_ms: int = _number(
-        60_000, (0, 86_400_000), "time for which a link without connections stays open", online=True
     )
 
     admin: Literal["on", "off"] = _setting(

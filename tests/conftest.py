@@ -97,7 +97,7 @@ def _wait_longer(slower: float) -> None:
     """Stretch the library's timeouts for its peer unless a test sets them: the peer is slow, too."""
     from aiordma.config import Config
 
-    for field in ("negotiate_timeout_ms", "link_timeout_ms", "head_start_ms"):
+    for field in ("negotiate_timeout_ms", "head_start_ms"):
         milliseconds = round(getattr(Config(), field) * slower)
         os.environ.setdefault(f"AIORDMA_{field.upper()}", str(milliseconds))
 

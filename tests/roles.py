@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 import aiordma
-from aiordma.config import Config
 from aiordma.links import engine as engines
+from tests.tuned import tuned
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,7 +41,7 @@ async def statistics() -> dict[str, Any]:
 
 async def echo_server(control: Control, **settings: Any) -> None:
     """Echoes. Says its port; then its engine's statistics whenever it hears anything."""
-    async with await aiordma.listen(LOCAL, 0, config=Config(**settings)) as listener:
+    async with await aiordma.listen(LOCAL, 0, config=tuned(**settings)) as listener:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, echo)
             control.say(listener.port)
@@ -56,7 +56,7 @@ async def pumping_clients(control: Control, port: int, streams: int = 1, **setti
     """Sends for ever on streams to an echo server, and says the number of bytes whenever some came back."""
 
     async def pump(number: int) -> None:
-        stream = await aiordma.connect(LOCAL, port, config=Config(**settings))
+        stream = await aiordma.connect(LOCAL, port, config=tuned(**settings))
         control.say(stream.path)
 
         async def send() -> None:

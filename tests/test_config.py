@@ -12,6 +12,8 @@ import pytest
 
 import aiordma
 from aiordma.config import OTHER_VARIABLES, Config, settings, unknown_variables
+from aiordma.proto.objects import LARGEST_LIMIT
+from tests.tuned import CONSTANTS, tuned
 
 
 def test_defaults_are_valid_and_documented() -> None:
@@ -154,3 +156,23 @@ def test_the_binding_is_checked_with_the_settings(monkeypatch: pytest.MonkeyPatc
     for allowed in ("", "auto", "own", "pyverbs"):
         monkeypatch.setenv("AIORDMA_VERBS", allowed)
         Config.from_env()
+
+
+def test_constants_are_no_settings_and_tests_may_have_others() -> None:
+    assert not CONSTANTS & {row.name for row in settings()}
+    with pytest.raises(TypeError, match="ack_delay_ms"):
+        Config(ack_delay_ms=5)  # type: ignore[call-arg]
+    other = tuned(ack_delay_ms=5, window=4)
+    assert (other.ack_delay_ms, other.window, Config().ack_delay_ms) == (5, 4, 1000)
+    again = tuned(other.changed(keepalive_ms=7), qp_cache=1)
+    assert (again.ack_delay_ms, again.window, again.keepalive_ms, again.qp_cache) == (5, 4, 7, 1)
+
+
+def test_limits_follow_from_settings() -> None:
+    config = Config(negotiate_timeout_ms=70, max_message_objects=64_000, keepalive_ms=0)
+    assert config.link_timeout_ms == 70
+    assert (config.max_message_keys, config.max_connection_objects) == (2_000, 256_000)
+    assert Config(max_message_objects=1024).max_message_keys == 1024
+    assert (config.keepalive_timeout_ms, Config(keepalive_ms=60_000).keepalive_timeout_ms) == (5_000, 30_000)
+    most = Config(max_message_objects=LARGEST_LIMIT)
+    assert most.max_connection_objects == LARGEST_LIMIT

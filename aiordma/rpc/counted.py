@@ -54,7 +54,7 @@ def check_objects(encoding: int, payload: Payload, most: int, most_keys: int, al
         raise RpcError(
             Code.RESOURCE_EXHAUSTED,
             f"{where}: more than {most_keys} keys, or items of sets, that could be chosen to collide "
-            f"(setting max_message_keys){_WHY[also]}",
+            f"(max_message_keys){_WHY[also]}",
         )
     return objects
 
@@ -64,6 +64,6 @@ def check_held(held: int, more: int, most: int, where: str) -> None:
     if held + more > most:
         raise RpcError(
             Code.RESOURCE_EXHAUSTED,
-            f"{where}: {more} objects, and calls in flight on this connection have {held} of {most} (setting "
-            "max_connection_objects); make fewer such calls at a time",
+            f"{where}: {more} objects, and calls in flight on this connection have {held} of {most} "
+            "(max_connection_objects); make fewer such calls at a time",
         )

@@ -69,8 +69,9 @@ class Server:
     :param expose_errors: send the exceptions of handlers to clients, with tracebacks. For development.
     :param max_message_objects: most objects in the arguments of a call or an item that a client sends
         (:func:`serve`: of the settings).
-    :param max_message_keys: most keys in one that could be chosen to collide (likewise).
-    :param max_connection_objects: most objects of all calls of one client that are in flight (likewise).
+    :param max_message_keys: most keys in one that could be chosen to collide (:func:`serve`: a 32nd of that).
+    :param max_connection_objects: most objects of all calls of one client that are in flight
+        (:func:`serve`: four times ``max_message_objects``).
     :raises ValueError: two services have a method of the same name; a limit below 1.
     """
 

@@ -44,7 +44,6 @@ _PATIENCE = {
     "head_start_ms": 60_000,
     "server_first_wait_ms": 60_000,
     "negotiate_timeout_ms": 30_000,
-    "link_timeout_ms": 30_000,
     "plain_peer_memory_ms": 0,
 }
 

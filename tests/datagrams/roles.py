@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from aiordma.config import Config
 from aiordma.datagrams.connection import DatagramConnection, connect_datagram, listen_datagram
 from aiordma.datagrams.endpoint import open_datagram_endpoint
 from aiordma.verbs import softlib
 from tests.links.devices.kit import TWO
+from tests.tuned import tuned
 
 from .test_endpoint import parts_of
 
@@ -65,7 +65,7 @@ async def endpoint_echo(control: Control, port: int) -> None:
 
 async def failing_echo(control: Control, **settings: Any) -> None:
     """Echoes everything by RDMA, and reports its port. Its device fails when it is told to."""
-    config = Config(**{**TWO, **settings})
+    config = tuned(**{**TWO, **settings})
     async with (
         await open_datagram_endpoint((LOCAL, 0), config=config, mode="rdma") as endpoint,
         anyio.create_task_group() as tasks,

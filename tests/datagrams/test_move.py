@@ -12,13 +12,13 @@ import anyio.lowlevel
 import pytest
 
 import aiordma
-from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.proto.resolve import udp_proof
 from aiordma.verbs import softlib
 from tests.health import OF_THE_WIRE, descriptors, endpoint_begun, until
 from tests.links.devices.kit import NAMES, TWO, two_devices
 from tests.processes import process
+from tests.tuned import tuned
 
 from .test_endpoint import LOCAL, open_at, parts_of
 from .test_unreliable import faults
@@ -50,7 +50,7 @@ def fail(way: str, *endpoints: DatagramEndpoint) -> None:
 
 
 async def open_on(mode: str = "rdma", *, retry_ms: int = 3_600_000, devices: int = 2) -> DatagramEndpoint:
-    config = Config(**{**TWO, "soft_devices": devices, "device_retry_ms": retry_ms})
+    config = tuned(**{**TWO, "soft_devices": devices, "device_retry_ms": retry_ms})
     return await open_at(mode, config=config)
 
 
@@ -365,7 +365,7 @@ async def test_a_transport_tells_the_path() -> None:
 
     async with two_devices():
         transport, _ = await aiordma.create_datagram_endpoint(
-            asyncio.DatagramProtocol, (LOCAL, 0), config=Config(**TWO)
+            asyncio.DatagramProtocol, (LOCAL, 0), config=tuned(**TWO)
         )
         assert transport.get_extra_info("aiordma.path") == "rdma"
         for name in NAMES:

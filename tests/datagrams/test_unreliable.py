@@ -17,6 +17,7 @@ from aiordma.errors import Code
 from aiordma.proto.resolve import PROVE, PROVED, Hello, Welcome, udp_proof
 from aiordma.verbs import softlib
 from tests.health import until
+from tests.tuned import tuned
 from tests.world import needs_pyverbs
 
 from .test_endpoint import LOCAL, open_at, parts_of, rdma_pair
@@ -91,7 +92,7 @@ async def test_proofs_are_repeated_until_they_come() -> None:
 
 @pytest.mark.parametrize("spec", ["drop=1", "corrupt=1"])
 async def test_where_datagrams_do_not_arrive_udp_is_used(spec: str) -> None:
-    async with await open_at(config=Config(link_timeout_ms=100)) as one, await open_at() as other:
+    async with await open_at(config=tuned(link_timeout_ms=100)) as one, await open_at() as other:
         with faults(spec):
             assert await one.resolve(other.local_address) == "udp"
         reason = one.reason_for(other.local_address)
@@ -134,7 +135,7 @@ async def test_who_says_nothing_is_left_after_a_while() -> None:
 
 async def test_a_lying_resolver_is_not_believed() -> None:
     """The peer answers with another's queue pair, another nonce, garbage, or not at all."""
-    async with await open_at(config=Config(negotiate_timeout_ms=100, link_timeout_ms=100)) as one:
+    async with await open_at(config=tuned(negotiate_timeout_ms=100, link_timeout_ms=100)) as one:
         async with await open_at() as innocent:
             where = parts_of(innocent).where
 

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aiordma import faults, rpc
-from aiordma.config import Config
 from aiordma.errors import AioRdmaError
 from aiordma.links import engine as engines
 from tests.loops import LOOPS
+from tests.tuned import tuned
 from tests.world import DEVICE
 
 from .kit import PATIENCE
 
-CONFIG = Config(
+CONFIG = tuned(
     device=DEVICE,
     ring_bytes=16384,
     keepalive_ms=50,

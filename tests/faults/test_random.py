@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aiordma import faults
-from aiordma.config import Config
 from aiordma.errors import AioRdmaError
 from aiordma.links import engine as engines
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from tests.loops import LOOPS
 from tests.processes import process
+from tests.tuned import tuned
 from tests.world import DEVICE
 
 from .kit import PATIENCE, Outcome, exchange, read, write_quietly
@@ -97,7 +97,7 @@ def judge(rules: str, outcomes: tuple[Outcome, Outcome]) -> None:
 
 
 async def one_loop(rules: str, size: int, streams: int) -> None:
-    config = Config(**SETTINGS)  # type: ignore[arg-type]
+    config = tuned(**SETTINGS)  # type: ignore[arg-type]
     engine = await engines.current(config)
     accepted: dict[int, RdmaStream] = {}
     outcomes: list[tuple[Outcome, Outcome]] = []
@@ -182,7 +182,7 @@ async def server(control: Control, size: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 async def test_two_processes(seed: int, anyio_backend: tuple[str, dict[str, Any]]) -> None:
     size = 100_000
-    config = Config(**SETTINGS)  # type: ignore[arg-type]
+    config = tuned(**SETTINGS)  # type: ignore[arg-type]
     loop = list(LOOPS)[seed % 3]
     rules = [rule_set(seed * 2 + 1000), rule_set(seed * 2 + 1001)]
     env = {f"AIORDMA_{name.upper()}": str(value) for name, value in SETTINGS.items()}

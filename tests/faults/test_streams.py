@@ -10,13 +10,13 @@ import anyio
 import pytest
 
 from aiordma import faults
-from aiordma.config import Config
 from aiordma.errors import AioRdmaError, CompletionError, LinkError, RemoteProtocolError
 from aiordma.links import engine as engines
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from tests.health import nothing_left
 from tests.streams.pairs import negotiated_pair
+from tests.tuned import tuned
 from tests.world import DEVICE, SLOWER
 
 from .kit import PATIENCE, Outcome, exchange
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 # Here, a broken link breaks its streams, so that they report the reason (otherwise: tests/links/failover).
-CONFIG = Config(
+CONFIG = tuned(
     device=DEVICE,
     ring_bytes=16384,
     keepalive_ms=100,

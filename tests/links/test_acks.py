@@ -12,6 +12,7 @@ import pytest
 from aiordma.links.ack_timer import AckTimer
 from tests.health import until
 from tests.pipes.link_pairs import connect, open_engine
+from tests.tuned import tuned
 from tests.virtual import in_virtual_time
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ async def test_a_lone_message_on_a_link_is_acknowledged() -> None:
         client, server = await connect(engine)
         for _ in range(5):
             await check_acknowledged_after(0.02, engine, client)
-        engine.config = engine.config.changed(ack_delay_ms=400)
+        engine.config = tuned(engine.config, ack_delay_ms=400)
         await check_acknowledged_after(0.4, engine, client)
         client.abort()
         server.abort()

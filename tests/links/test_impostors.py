@@ -10,12 +10,12 @@ import anyio
 import pytest
 
 import aiordma
-from aiordma.config import Config
 from aiordma.links import engine as engines
 from aiordma.proto import clc
 from tests.health import check_echo, check_end, nothing_left, until
 from tests.roles import LOCAL, echo
 from tests.system.adversity.test_hostile_handshake import Raw, own_engine
+from tests.tuned import tuned
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 #: Longer than any test: who waits for an impostor waits for ever.
-PATIENT = Config(device=DEVICE, negotiate_timeout_ms=600_000, link_timeout_ms=600_000)
+PATIENT = tuned(device=DEVICE, negotiate_timeout_ms=600_000, link_timeout_ms=600_000)
 #: An address that the true client does not have.
 ELSEWHERE = "127.0.0.2"
 

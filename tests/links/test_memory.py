@@ -14,6 +14,7 @@ from aiordma.verbs.memory.budget import MemoryLimitError
 from aiordma.verbs.registrar import DeviceRegistrar
 from tests.health import until
 from tests.pipes.link_pairs import connect, open_engine
+from tests.tuned import tuned
 from tests.virtual import in_virtual_time
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ async def test_fewer_parked_parts_are_kept_from_now_on() -> None:
     async with open_engine(qp_cache=4) as engine:
         (await engine.propose()).abandon()
         await until(lambda: bool(engine.cache.parked))
-        engine.change_config(engine.config.changed(qp_cache=0))
+        engine.change_config(tuned(engine.config, qp_cache=0))
         assert not engine.cache.parked
         assert engine.statistics()["parked_qps"] == 0
 

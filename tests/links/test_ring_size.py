@@ -21,6 +21,7 @@ from tests.health import until
 from tests.links.pairs import a_pair, member_of, pattern, sizing_of, transfer
 from tests.pages import resident, shared
 from tests.roles import LOCAL
+from tests.tuned import tuned
 from tests.virtual import in_virtual_time
 from tests.world import DEVICE
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 KIB, MIB = 1024, 1 << 20
 #: So small that streams begin with the smallest ring.
-SHORT = Config(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20)
+SHORT = tuned(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20)
 AMPLE = Config(device=DEVICE)
 
 
@@ -110,7 +111,7 @@ async def test_a_ring_grows_beyond_its_first_size_while_its_writer_sleeps() -> N
 
 
 #: Rings that grow from one without huge pages into one with them.
-LARGE = Config(
+LARGE = tuned(
     device=DEVICE, ring_bytes=1024 * KIB, max_ring_bytes=4096 * KIB, slab_bytes=4096 * KIB, busy_poll_us=0
 )
 

@@ -18,6 +18,7 @@ from aiordma.proto.resolve import Hello, QueuePairAddress, Welcome
 from tests.processes import process
 from tests.roles import LOCAL, statistics
 from tests.system.adversity.test_hostile_handshake import Raw, impostor, own_engine
+from tests.tuned import tuned
 
 if TYPE_CHECKING:
     from tests.processes import Process
@@ -62,9 +63,7 @@ async def test_a_client_that_names_a_third_host() -> None:
 async def connecting_client(control: Control, port: int) -> None:
     """Says what it has sent when its connection has come to nothing."""
     try:
-        await aiordma.connect(
-            LOCAL, port, config=WIRE.changed(link_timeout_ms=300, negotiate_timeout_ms=2000)
-        )
+        await aiordma.connect(LOCAL, port, config=tuned(WIRE, link_timeout_ms=300, negotiate_timeout_ms=2000))
     except aiordma.NegotiationError:
         control.say(await statistics())
 

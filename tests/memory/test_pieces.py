@@ -9,11 +9,11 @@ import anyio
 import pytest
 
 from aiordma import faults, memory
-from aiordma.config import Config
 from aiordma.control import statistics
 from aiordma.memory import Fault, Rights
 from aiordma.memory.peer import CREDIT
 from tests.health import nothing_left
+from tests.tuned import tuned
 from tests.world import DEVICE
 
 from .pairs import PATHS, config_of, pair
@@ -184,7 +184,7 @@ async def test_a_notification_comes_after_all_pieces() -> None:
 
 async def test_small_limits_of_the_device() -> None:
     """One request at a time: the rest of the pieces waits, and goes on."""
-    config = Config(device=DEVICE, max_outstanding_wrs=1, fragment_bytes=4096)
+    config = tuned(device=DEVICE, max_outstanding_wrs=1, fragment_bytes=4096)
     async with (
         memory.serve("127.0.0.1", config=config) as server,
         await memory.connect("127.0.0.1", server.port, config=config) as client,

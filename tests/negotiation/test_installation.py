@@ -66,7 +66,7 @@ os.setuid(65534)
 """
 WARNING = "RDMA cannot be used, so connections run on TCP: "
 WITHOUT_PROC = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
-ENVIRONMENT = {**os.environ, "AIORDMA_DEVICE": "soft", "AIORDMA_LINK_TIMEOUT_MS": "500"}
+ENVIRONMENT = {**os.environ, "AIORDMA_DEVICE": "soft", "AIORDMA_NEGOTIATE_TIMEOUT_MS": "2000"}
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from aiordma.verbs.softlib import Shortage
 from tests.health import until
+from tests.tuned import tuned
 
 from .fake import ClientContact, Engine, Trouble
 from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving
@@ -181,7 +182,7 @@ async def test_trouble_after_agreement_is_an_error_on_both_ends_or_tcp_on_both(
             ended.append(sock.recv(1))
 
     # A client whose link failed waits for the server's word.
-    soon = Config.from_env(link_timeout_ms=300, negotiate_timeout_ms=700)
+    soon = tuned(Config.from_env(negotiate_timeout_ms=700), link_timeout_ms=300)
     async with serving(watch_tcp, mode=mode) as listener:
         try:
             stream = await connect(LOCAL, listener.port, mode=mode, config=soon)  # type: ignore[arg-type]

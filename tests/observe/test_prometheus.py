@@ -17,6 +17,7 @@ from aiordma.observe import connections, leaks, trace
 from aiordma.observe.prometheus import Collector
 from tests.health import until
 from tests.roles import echo
+from tests.tuned import tuned
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ async def test_streams_links_and_memory_are_counted() -> None:
 
 @pytest.mark.asyncio
 async def test_what_links_have_counted_outlives_them() -> None:
-    config = aiordma.Config(device=DEVICE, link_idle_ms=1)
+    config = tuned(device=DEVICE, link_idle_ms=1)
     async with (
         await aiordma.listen("127.0.0.1", config=config) as listener,
         anyio.create_task_group() as tasks,

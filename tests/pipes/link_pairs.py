@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aiordma.config import Config
 from aiordma.links import engine as engines
 from aiordma.proto import clc
+from tests.tuned import tuned
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def open_engine(**settings: object) -> AsyncIterator[Engine]:
-    engine = await engines.current(Config(device=DEVICE, **settings))  # type: ignore[arg-type]
+async def open_engine(**settings: Any) -> AsyncIterator[Engine]:
+    engine = await engines.current(tuned(device=DEVICE, **settings))
     try:
         yield engine
     finally:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: row do not import each other.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("proto",),
-    ("errors", "addresses", "plain", "borrowed"),
+    ("errors", "addresses", "plain", "borrowed", "constants"),
     ("attributes", "config"),
     ("wake",),
     ("credit",),

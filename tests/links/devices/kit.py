@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import aiordma
-from aiordma.config import Config
 from aiordma.errors import LinkError
 from aiordma.links import engine as engines
 from aiordma.verbs import softlib
 from tests.health import until
 from tests.roles import LOCAL
+from tests.tuned import tuned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ WAYS = ("port", "device", "link", "qp", "one end")
 @asynccontextmanager
 async def two_devices(**settings: Any) -> AsyncIterator[Devices[engines.Engine]]:
     """Of the running loop. All connections must have ended at the end; nothing may be left then."""
-    engine = await engines.current(Config(**{**TWO, **settings}))
+    engine = await engines.current(tuned(**{**TWO, **settings}))
     devices = engine.devices
     try:
         yield devices
@@ -83,7 +83,7 @@ async def pair(
     listener: aiordma.RdmaListener, **settings: Any
 ) -> tuple[aiordma.RdmaStream, aiordma.RdmaStream]:
     """A connected pair on RDMA, at both ends in use."""
-    config = Config(**{**TWO, **settings})
+    config = tuned(**{**TWO, **settings})
     one = await aiordma.connect(LOCAL, listener.port, config=config, mode="rdma")
     other = await listener.accept()
     await one.send(b"?")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 import aiordma
-from aiordma.config import Config
 from aiordma.links import engine as engines
 from tests.roles import LOCAL
+from tests.tuned import tuned
 
 from .kit import fail
 
@@ -25,7 +25,7 @@ async def echo_server(control: Control, **settings: Any) -> None:
             async for data in stream:
                 await stream.send(data)
 
-    async with await aiordma.listen(LOCAL, 0, config=Config(**settings), mode="rdma") as listener:
+    async with await aiordma.listen(LOCAL, 0, config=tuned(**settings), mode="rdma") as listener:
         control.say(listener.port)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, echo)

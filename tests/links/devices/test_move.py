@@ -16,6 +16,7 @@ from tests.health import ROUNDS, check_echo, descriptors, until
 from tests.links.failover.traffic import both_ways
 from tests.processes import PATIENCE
 from tests.roles import LOCAL
+from tests.tuned import tuned
 
 from .kit import NAMES, TWO, WAYS, device_in_use, fail, groups_in_use, pair, two_devices
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_idle_stream_moves(way: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aiordma.link")
-    async with two_devices() as devices, await aiordma.listen(LOCAL, 0, config=Config(**TWO)) as listener:
+    async with two_devices() as devices, await aiordma.listen(LOCAL, 0, config=tuned(**TWO)) as listener:
         one, other = await pair(listener)
         assert device_in_use(devices) == "soft0"
         fail(devices, way)
@@ -50,7 +51,7 @@ async def test_an_idle_stream_moves(way: str, caplog: pytest.LogCaptureFixture) 
 async def test_under_load_to_and_fro(way: str) -> None:
     """Bytes in both directions; the device that they are on fails again and again."""
     random = Random()
-    async with two_devices() as devices, await aiordma.listen(LOCAL, 0, config=Config(**TWO)) as listener:
+    async with two_devices() as devices, await aiordma.listen(LOCAL, 0, config=tuned(**TWO)) as listener:
         one, other = await pair(listener)
         async with both_ways(one, other) as (forth, back):
             for count in range(4 * ROUNDS):
@@ -84,11 +85,11 @@ async def test_many_streams_move_together(way: str) -> None:
     settings = {**TWO, "ring_bytes": 16384, "tickets": 0}
     count = 200
     async with two_devices(ring_bytes=16384, tickets=0) as devices:
-        async with await aiordma.listen(LOCAL, 0, config=Config(**settings), mode="rdma") as listener:
+        async with await aiordma.listen(LOCAL, 0, config=tuned(**settings), mode="rdma") as listener:
             async with anyio.create_task_group() as server:
                 server.start_soon(listener.serve, echo)
                 streams = [
-                    await aiordma.connect(LOCAL, listener.port, config=Config(**settings))
+                    await aiordma.connect(LOCAL, listener.port, config=tuned(**settings))
                     for _ in range(count)
                 ]
                 with anyio.fail_after(PATIENCE):
@@ -112,7 +113,7 @@ async def test_many_streams_move_together(way: str) -> None:
 async def test_both_devices_fail_and_one_comes_back() -> None:
     """With nothing to move to, streams wait on TCP, and go on by RDMA when a port is up again."""
     async with two_devices() as devices:
-        config = Config(**TWO)
+        config = tuned(**TWO)
         async with await aiordma.listen(LOCAL, 0, config=config) as listener:
             one, other = await pair(listener)
             fail(devices, "port")
@@ -143,7 +144,7 @@ async def test_both_devices_fail_and_one_comes_back() -> None:
 async def test_a_device_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiting stream tries again without an event of the device."""
     async with two_devices(device_retry_ms=20) as devices:
-        async with await aiordma.listen(LOCAL, 0, config=Config(**TWO)) as listener:
+        async with await aiordma.listen(LOCAL, 0, config=tuned(**TWO)) as listener:
             one, other = await pair(listener)
             refused = 0
 
@@ -167,7 +168,7 @@ async def test_a_device_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyP
 
 async def test_new_connections_go_to_the_device_that_works() -> None:
     async with two_devices() as devices:
-        config = Config(**TWO)
+        config = tuned(**TWO)
         async with await aiordma.listen(LOCAL, 0, config=config) as listener:
             assert [row["state"] for row in devices.statistics()["devices"]] == ["open", "not opened"]
             softlib.load().port("soft0", up=False)
@@ -186,7 +187,7 @@ async def test_new_connections_go_to_the_device_that_works() -> None:
 
 
 async def test_a_half_closed_stream_stays_on_tcp() -> None:
-    async with two_devices() as devices, await aiordma.listen(LOCAL, 0, config=Config(**TWO)) as listener:
+    async with two_devices() as devices, await aiordma.listen(LOCAL, 0, config=tuned(**TWO)) as listener:
         one, other = await pair(listener)
         await one.send_eof()
         with pytest.raises(anyio.EndOfStream):
@@ -224,7 +225,7 @@ async def test_nothing_is_left_of_devices_that_were_opened_anew() -> None:
     """Descriptors and engines do not grow with the failures."""
     counts = []
     for _ in range(3):
-        async with two_devices() as devices, await aiordma.listen(LOCAL, 0, config=Config(**TWO)) as listener:
+        async with two_devices() as devices, await aiordma.listen(LOCAL, 0, config=tuned(**TWO)) as listener:
             one, other = await pair(listener)
             for count in range(4):
                 fail(devices, "device")

@@ -8,10 +8,10 @@ import pytest
 
 import aiordma
 from aiordma import rpc
-from aiordma.config import Config
 from tests.health import check_echo, until
 from tests.processes import process
 from tests.roles import LOCAL
+from tests.tuned import tuned
 
 from .kit import TWO, fail, groups_in_use, two_devices
 
@@ -28,7 +28,7 @@ async def test_either_end_has_a_second_device(mine: int, theirs: int, where: str
     with process(SERVER, **{**TWO, "soft_devices": theirs, "tickets": 0}) as server:
         port = await server.heard()
         async with two_devices(soft_devices=mine, tickets=0) as devices:
-            config = Config(**{**TWO, "soft_devices": mine, "tickets": 0})
+            config = tuned(**{**TWO, "soft_devices": mine, "tickets": 0})
             stream = await aiordma.connect(LOCAL, port, config=config, mode="rdma")
             await check_echo(stream)
             if where == "here":
@@ -45,7 +45,7 @@ async def test_a_peer_that_is_killed_on_the_way() -> None:
     with process(SERVER, **{**TWO, "tickets": 0}) as server:
         port = await server.heard()
         async with two_devices(tickets=0) as devices:
-            config = Config(**{**TWO, "tickets": 0})
+            config = tuned(**{**TWO, "tickets": 0})
             streams = [await aiordma.connect(LOCAL, port, config=config, mode="rdma") for _ in range(20)]
             for stream in streams:
                 await check_echo(stream, b"x" * 1000)
@@ -67,7 +67,7 @@ async def test_a_pool_connects_again_over_the_other_device() -> None:
         return 2 * value
 
     async with two_devices() as devices:
-        config = Config(**TWO)
+        config = tuned(**TWO)
         async with (
             rpc.serve(service, LOCAL, 0, config=config) as server,
             rpc.connect_pool([(LOCAL, server.port)], config=config) as client,
@@ -92,7 +92,7 @@ async def test_a_pool_connects_again_over_the_other_device() -> None:
 
 async def test_connected_datagrams_move() -> None:
     async with two_devices() as devices:
-        config = Config(**TWO)
+        config = tuned(**TWO)
         async with await aiordma.listen_datagram(LOCAL, 0, config=config) as listener:
             one = await aiordma.connect_datagram(LOCAL, listener.port, config=config, mode="rdma")
             other = await listener.accept()

@@ -18,6 +18,7 @@ from aiordma.links.link import Link
 from aiordma.proto import llc
 from tests.health import nothing_left, until
 from tests.streams.pairs import negotiated_pair
+from tests.tuned import tuned
 from tests.world import DEVICE, SLOWER
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 LINK_MS = round(300 * SLOWER)
-CONFIG = Config(device=DEVICE, ring_bytes=16384, link_timeout_ms=LINK_MS)
+CONFIG = tuned(device=DEVICE, ring_bytes=16384, link_timeout_ms=LINK_MS)
 
 
 @asynccontextmanager
@@ -172,7 +173,7 @@ async def test_where_nothing_but_rdma_is_allowed_it_fails(fail: Any) -> None:
 
 
 async def test_where_streams_do_not_fail_over_it_fails(fail: Any) -> None:
-    config = Config(device=DEVICE, ring_bytes=16384, link_timeout_ms=LINK_MS, carry_timeout_ms=0)
+    config = tuned(device=DEVICE, ring_bytes=16384, link_timeout_ms=LINK_MS, carry_timeout_ms=0)
     async with world(config), await aiordma.listen("127.0.0.1", config=config) as listener:
         fail(server_before_the_request)
         with pytest.raises(NegotiationError, match="while waiting for the link"):

@@ -15,6 +15,7 @@ from aiordma.links.failover.leave import switch_back
 from aiordma.pipes._switchable import SwitchablePipe
 from tests.health import check_echo, nothing_left, until
 from tests.roles import LOCAL
+from tests.tuned import tuned
 
 if TYPE_CHECKING:
     from aiordma.links.engine import Engine
@@ -66,7 +67,7 @@ async def test_links_with_one_number(cached: int) -> None:
     async with nothing_left() as engine, await aiordma.listen(LOCAL, 0, mode="rdma") as listener:
         if engine.backend.by_cm:
             pytest.skip("rdma_cm binds a queue pair to one link")
-        engine.config = engine.config.changed(qp_cache=cached)
+        engine.config = tuned(engine.config, qp_cache=cached)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, echo)
             slow: list[aiordma.RdmaStream] = []

@@ -15,6 +15,7 @@ from aiordma.links.pregranted import Grants
 from tests.health import check_echo, check_end, nothing_left, until
 from tests.negotiation.serving import serving
 from tests.roles import LOCAL, echo
+from tests.tuned import tuned
 from tests.world import DEVICE
 
 from .known import known_peer
@@ -36,7 +37,7 @@ async def test_a_client_that_asks_for_more_than_the_server_s_setting(monkeypatch
 
 async def test_rings_of_all_links_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's links are as many as it likes: those of one address get half of what may be granted."""
-    config = Config(device=DEVICE, ring_bytes=64 << 10, ticket_idle_ms=600_000)
+    config = tuned(device=DEVICE, ring_bytes=64 << 10, ticket_idle_ms=600_000)
     monkeypatch.setattr(pregranted, "_PART", config.memory_limit_bytes // (1 << 20))
     engine = await engines.current(config)
     async with nothing_left(), serving(echo, config=config) as listener:

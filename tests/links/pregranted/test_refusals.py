@@ -20,6 +20,7 @@ from tests.health import check_echo, check_end, nothing_left, until
 from tests.negotiation.serving import serving
 from tests.processes import process
 from tests.roles import LOCAL, echo
+from tests.tuned import tuned
 from tests.world import DEVICE
 
 from .known import Known, forbid_asking, known_peer
@@ -270,7 +271,7 @@ async def test_an_idle_link_is_closed_with_its_grants() -> None:
 
 async def test_no_grants_when_memory_is_short() -> None:
     """Half of the limit stays for connections."""
-    config = Config(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20, ring_bytes=256 << 10)
+    config = tuned(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20, ring_bytes=256 << 10)
     engine = await engines.current(config)
     async with nothing_left(), serving(echo, config=config) as listener:
         known = Known(engine, listener.port)

@@ -15,10 +15,10 @@ import anyio.abc
 import pytest
 
 import aiordma
-from aiordma.config import Config
 from tests.health import check_echo, endpoint_begun
 from tests.processes import FULL_PATIENCE, process
 from tests.roles import LOCAL, echo
+from tests.tuned import tuned
 
 if TYPE_CHECKING:
     from tests.program import Control
@@ -93,7 +93,7 @@ async def test_the_reason_for_tcp_names_the_descriptors(limit: int) -> None:
         assert "out of memory" not in reason
 
 
-BRIEF = Config(link_timeout_ms=1000)
+BRIEF = tuned(link_timeout_ms=1000)
 
 
 async def limited_server(control: Control, more: int) -> None:

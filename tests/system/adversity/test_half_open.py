@@ -23,6 +23,7 @@ from aiordma.links.failover.leave import switch_back
 from tests.health import until
 from tests.processes import PATIENCE
 from tests.streams.pairs import negotiated_pair
+from tests.tuned import tuned
 from tests.world import DEVICE, SLOWER
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ async def lost(stream: aiordma.RdmaStream) -> str:
 
 async def test_a_stream_on_rdma() -> None:
     """The link's keepalive ends it, since nothing answers on TCP either."""
-    config = Config(
+    config = tuned(
         device=DEVICE,
         keepalive_ms=100,
         keepalive_timeout_ms=round(200 * SLOWER),

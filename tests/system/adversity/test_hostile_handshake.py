@@ -25,6 +25,7 @@ from aiordma.proto.proof import accept_proof
 from tests.health import check_echo, check_end, nothing_left
 from tests.processes import process
 from tests.roles import LOCAL
+from tests.tuned import tuned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -207,7 +208,7 @@ async def own_engine() -> AsyncIterator[engines.Engine]:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_attacks() -> None:
     """All of them on one server, while a friend's stream stays open and works."""
-    with process(ECHO, link_timeout_ms=300, negotiate_timeout_ms=300) as server:
+    with process(ECHO, negotiate_timeout_ms=300) as server:
         port = await server.heard()
         async with nothing_left() as friend, await aiordma.connect(LOCAL, port, mode="rdma") as stream:
             for name, attack in ATTACKS.items():
@@ -249,7 +250,7 @@ async def impostor(listening: socket.socket, answer: Callable[[clc.Proposal], cl
 async def test_a_server_pretends_to_be_another(first_contact: bool) -> None:
     """It knows the other's engine id and QP, as every client of that one does: its client's streams to the
     other go on, and it gets none of its own."""
-    config = Config(link_timeout_ms=300)
+    config = tuned(link_timeout_ms=300)
     await engines.current(config)
     with process(ECHO) as server, socket.create_server((LOCAL, 0)) as listening:
         listening.setblocking(False)

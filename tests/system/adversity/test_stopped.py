@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 import aiordma
-from aiordma.config import Config
 from aiordma.links import engine as engines
 from tests.health import until
 from tests.processes import PATIENCE, process
 from tests.roles import LOCAL
+from tests.tuned import tuned
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def stopped(server: Process, stream: aiordma.RdmaStream) -> None:
 
 
 async def test_a_stream_waits_for_a_stopped_peer(caplog: pytest.LogCaptureFixture) -> None:
-    await engines.current(Config(device=DEVICE, **SHORT))  # type: ignore[arg-type]
+    await engines.current(tuned(device=DEVICE, **SHORT))  # type: ignore[arg-type]
     with process(ECHO) as server, caplog.at_level(logging.WARNING, "aiordma.link"):
         port = await server.heard()
         async with await aiordma.connect(LOCAL, port, mode="rdma") as stream:
@@ -58,7 +58,7 @@ async def test_a_stream_waits_for_a_stopped_peer(caplog: pytest.LogCaptureFixtur
 
 
 async def test_the_error_tells_a_stopped_process_from_a_dead_host() -> None:
-    await engines.current(Config(device=DEVICE, stopped_peer_ms=600, **SHORT))  # type: ignore[arg-type]
+    await engines.current(tuned(device=DEVICE, stopped_peer_ms=600, **SHORT))  # type: ignore[arg-type]
     with process(ECHO) as server:
         port = await server.heard()
         async with await aiordma.connect(LOCAL, port, mode="rdma") as stream:
