@@ -90,7 +90,7 @@ def describe_connection(entry: Entry, now: float, loop_now: Moment) -> Connectio
     if pipe.path == "tcp":
         _on_tcp(row, sock, pipe.fallback_reason)
     else:
-        row.path, row.mode = "rdma", "RDMA"
+        row.path, row.mode = "rdma", "SMC-R" if entry.smc_peer is not None else "RDMA"
     counts = pipe.statistics()
     row.bytes_sent, row.bytes_received = counts.bytes_sent, counts.bytes_received
     row.times_blocked = counts.times_blocked

@@ -148,7 +148,8 @@ class Connection(Struct):
     remote: str
     #: ``rdma`` or ``tcp``
     path: str
-    #: as ``smcss`` shows it: ``RDMA``, or ``TCP 0xlocal[/0xpeer]``
+    #: as ``smcss`` shows it: ``RDMA`` (``SMC-R`` with another implementation of it), or
+    #: ``TCP 0xlocal[/0xpeer]``
     mode: str
     #: why it is on TCP, in words; empty on RDMA
     reason: str

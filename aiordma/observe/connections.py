@@ -51,7 +51,7 @@ def next_number() -> int:
 class Entry(weakref.ref["socket.socket"]):
     """One connection. It is a reference to its socket, too: a short connection pays for each object."""
 
-    __slots__ = ("_pipe", "fallback", "kind", "local", "number", "remote", "side", "since")
+    __slots__ = ("_pipe", "fallback", "kind", "local", "number", "remote", "side", "since", "smc_peer")
 
     number: int
     #: ``clc.Kind``
@@ -63,6 +63,8 @@ class Entry(weakref.ref["socket.socket"]):
     remote: Address
     #: why it began on TCP
     fallback: FallbackReason | None
+    #: another implementation of SMC-R, as it names itself
+    smc_peer: str | None
     _pipe: weakref.ref[Any] | None
 
     @property
@@ -102,7 +104,7 @@ class Connections:
         entry.number = number = next_number()
         entry.kind, entry.side, entry.since = kind, side, monotonic()
         entry.local, entry.remote = result.local_address, result.remote_address
-        entry.fallback = result.fallback
+        entry.fallback, entry.smc_peer = result.fallback, result.smc_peer
         pipe = result.pipe
         entry._pipe = None if pipe is None else weakref.ref(pipe)
         self._entries[number] = entry
@@ -157,6 +159,8 @@ class Negotiated(Protocol):
     def sock(self) -> socket.socket: ...
     @property
     def fallback(self) -> FallbackReason | None: ...
+    @property
+    def smc_peer(self) -> str | None: ...
     @property
     def local_address(self) -> Address: ...
     @property

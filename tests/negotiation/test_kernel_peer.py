@@ -18,6 +18,8 @@ import anyio
 import pytest
 
 import aiordma
+from aiordma import wake
+from aiordma.admin.describe import describe_connection
 from aiordma.compat.server import RdmaServer
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
@@ -26,6 +28,7 @@ from aiordma.links.smcr import peers
 from aiordma.links.smcr.group import KernelGroup
 from aiordma.links.smcr.rings import RingPlaces
 from aiordma.negotiation import smc_option, sockops
+from aiordma.observe import connections
 from aiordma.proto.clc import Decline
 from aiordma.proto.syn_option import SynOption
 from aiordma.verbs.memory.budget import MemoryLimitError
@@ -150,6 +153,8 @@ async def test_a_client_shares_a_link_and_every_byte_arrives(kernel: Kernel, eng
     links = [row for row in engine.statistics()["links"] if row["connections"]]
     assert [(row["side"], row["state"], row["connections"]) for row in links] == [("client", "active", 3)]
     assert "(SMC-R v2.1 of aiordma)" in links[0]["peer"]
+    rows = [describe_connection(entry, 0.0, 0.0) for entry in connections.of_loop(wake.current())]
+    assert [(row.path, row.mode) for row in rows if row is not None] == [("rdma", "SMC-R")] * 3
     echoing = [asyncio.ensure_future(echo(theirs)) for _, theirs, _ in made]
     await asyncio.gather(*(check(ours, DATA[i:]) for i, (ours, _, _) in enumerate(made)))
     await asyncio.gather(*echoing)

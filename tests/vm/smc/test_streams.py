@@ -161,21 +161,21 @@ async def test_a_kernels_program_that_is_killed(config: Config) -> None:
 
 
 async def test_a_process_of_this_end_that_is_killed(config: Config) -> None:
-    """It found the map by itself, as the host is set up. The kernel serves the next one."""
+    """It knows nothing of aiordma, and the host is set up. The kernel serves the next one."""
     code = (
-        "import asyncio, aiordma, os, signal\n"
+        "import asyncio, os, signal\n"
         "async def main():\n"
-        f"    stream = await aiordma.connect({THERE!r}, {PORT}, local_host={HERE!r})\n"
-        "    await stream.send(b'hello'); await stream.receive_exactly(5)\n"
-        "    print(stream.path, stream.fallback_reason, flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"    ends = await asyncio.open_connection({THERE!r}, {PORT}, local_addr=({HERE!r}, 0))\n"
+        "    ends[1].write(b'hello'); await ends[0].readexactly(5)\n"
+        "    info = ends[1].get_extra_info\n"
+        "    print(info('aiordma.path'), info('aiordma.fallback_reason'), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(main())"
     )
     more = {"AIORDMA_SMCR_EIDS": config.smcr_eids, "SOFTDEV_WIRE": "auto"}
     async with kernel_server():
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            code,
+            *(sys.executable, "-m", "aiordma", "run", "-c", code),
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **more},
         )
