@@ -140,6 +140,7 @@ async def check(stream: RdmaStream, data: bytes) -> None:
     assert seen.digest() == hashlib.sha256(data).digest()
 
 
+ACCEPT, DECLINE = 2, 4
 DATA = random.Random(1).randbytes(600_000)  # nine times the ring
 
 
@@ -390,6 +391,53 @@ async def test_a_client_that_stalls_behind_the_accept_harms_nobody_else(
         await theirs.send(b"unharmed")
         assert await ours.receive() == b"unharmed"
         for stream in (ours, *accepted):
+            stream.abort()
+
+
+@pytest.mark.usefixtures("options")
+async def test_first_contacts_that_stall_are_few(kernel: Kernel, engine: Engine) -> None:
+    """Each has a queue pair and memory. Clients beyond them use TCP, and others are not kept out."""
+    loop = asyncio.get_running_loop()
+
+    async def propose(stack: contextlib.ExitStack, port: int) -> bytes:
+        sock = stack.enter_context(socket.socket())
+        sock.setblocking(False)
+        await loop.sock_connect(sock, ("127.0.0.1", port))
+        await loop.sock_sendall(sock, kernel.peer.port.proposal().encode())
+        return await loop.sock_recv(sock, 4096)
+
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        with contextlib.ExitStack() as stack:
+            answers = [await propose(stack, listener.port) for _ in range(6)]
+            assert [answer[4] for answer in answers] == [ACCEPT] * 4 + [DECLINE] * 2
+            for _ in range(2):
+                async with await listener.accept() as plain:
+                    assert plain.path == "tcp"
+            await kernel.connect(listener.port, "127.0.0.2")
+            (await listener.accept()).abort()
+        await until(lambda: sum(isinstance(each, KernelGroup) for each in engine.all_groups) == 1)
+
+
+@pytest.mark.usefixtures("options")
+async def test_a_link_that_has_lost_many_rings_gets_no_more_connections(
+    kernel: Kernel, engine: Engine
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        await kernel.connect(listener.port)
+        first = await listener.accept()
+        for number in range(1, 17):
+            with socket.socket() as sock:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, ("127.0.0.1", listener.port))
+                await loop.sock_sendall(sock, kernel.peer.port.proposal().encode())
+                await loop.sock_recv(sock, 8)
+            await until(lambda n=number: listener.statistics().failed == n)  # type: ignore[misc]
+        await kernel.connect(listener.port)
+        second = await listener.accept()
+        assert len(kernel.peer.links) == 2
+        assert sum(isinstance(each, KernelGroup) for each in engine.all_groups) == 2
+        for stream in first, second:
             stream.abort()
 
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["KernelContact"]
 
 
+#: First contacts of one client's address at a time. Linux has one.
+_SET_UPS = 4
+
+
 class ContactOwner(GroupKeeper, Protocol):
     """The engine's end towards kernels."""
 
@@ -156,6 +160,8 @@ class KernelContact:
         kernels, machine, peer = self._kernels, self._machine, event.peer
         self._is_new = event.group is None
         if event.group is None:
+            if not isinstance(peer, Accept):
+                self._check_set_ups()
             self._group = KernelGroup(kernels, kernels.engine, machine.role, self._peer, self._on_link_failed)
         else:
             self._group = kernels.groups_here[event.group]
@@ -176,6 +182,13 @@ class KernelContact:
         if isinstance(peer, Accept) and self._is_new:
             self._begin_link()
         return events
+
+    def _check_set_ups(self) -> None:
+        """:raises NegotiationError: too many links of this client are being set up."""
+        host = host_of(self._peer)
+        groups = [group for group in self._kernels.engine.all_groups if isinstance(group, KernelGroup)]
+        if sum(group.setting_up and group.key.host == host for group in groups) >= _SET_UPS:
+            raise NegotiationError(Code.LIMIT_REACHED, "too many first contacts at the same time")
 
     def _connect_link(self, peer: Accept | Confirm) -> None:
         assert self._group is not None

@@ -25,8 +25,10 @@ __all__ = ["GroupKeeper", "KernelGroup"]
 
 #: Ring of a connection at most. It does not grow, so a stream has one that others would have to earn.
 _LARGEST_RING = 512 << 10
-#: A link group has at most 255 connections. A ring may be lost to one that was never made.
-_MOST_RINGS = 256
+#: Connections that were offered and never made, each of which costs a ring, before nothing joins any more.
+_MOST_LOST = 16
+#: A link group has at most 255 connections.
+_MOST_RINGS = 256 + _MOST_LOST
 
 
 class GroupKeeper(Protocol):
@@ -116,6 +118,8 @@ class KernelGroup(LinkGroup):
     def left(self, member: Member) -> None:
         if self.agreed is not None:
             self.agreed.leave(member.pipe.token)
+        if self.places.lost >= _MOST_LOST:
+            self._forget()  # the next connection makes another group
         super().left(member)
 
     def retire(self, now: float) -> None:

@@ -51,6 +51,7 @@ class RingPlace:
     def lose(self) -> None:
         """The peer may still write into it: nothing else gets the place as long as the group lasts."""
         self.freed = True
+        self._owner.lost += 1
 
 
 class RingPlaces:
@@ -65,6 +66,8 @@ class RingPlaces:
         self._blocks: list[Block] = []
         self._free: list[tuple[Block, int]] = []
         self._made = 0
+        #: Rings whose places nothing gets any more.
+        self.lost = 0
 
     def take(self) -> RingPlace:
         """A ring that was not used, or is used no more. :raises MemoryLimitError:"""
