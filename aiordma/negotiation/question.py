@@ -7,7 +7,9 @@ anything else. It travels on a connection that carries nothing but it.
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import os
 import secrets
 import socket
 import time
@@ -17,9 +19,12 @@ from ..proto import clc
 from ..proto.clcstream import Splitter
 from ..proto.errors import RemoteProtocolError
 from .head_start import head_start_s
+from .smc_place import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from .smc_option import Question
 
 __all__ = ["Answer", "ask", "question"]
 
@@ -52,7 +57,7 @@ def ask(addresses: Iterable[tuple[int, Any]], milliseconds: int) -> Answer:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError:  # no descriptor is left, or no IPv6
             continue
-        with sock:
+        with sock, _by_option(sock) as asked:
             sock.settimeout(_CONNECT_S)
             try:
                 sock.connect(address)
@@ -60,8 +65,35 @@ def ask(addresses: Iterable[tuple[int, Any]], milliseconds: int) -> Answer:
                 return Answer.CLOSED
             except OSError:
                 continue
+            try:
+                option = None if asked is None else asked.answer(sock)
+            except OSError:  # whether it waits for CLC is not known any more
+                return Answer.UNREACHABLE
+            if option is not None and not option.is_aiordma:
+                return Answer.NEGOTIATES  # a kernel, whose program never sees this connection
             return _ask_on(sock, head_start_s(sock, milliseconds))
     return Answer.UNREACHABLE
+
+
+@contextlib.contextmanager
+def _by_option(sock: socket.socket) -> Iterator[Question | None]:
+    """Ask by SMC's TCP option, too, where the host is set up for it."""
+    place = place_of(os.environ.get("AIORDMA_SMCR") or "auto")
+    if place is None:
+        yield None
+        return
+    from . import smc_option  # for hosts that are set up
+
+    options = smc_option.of_setting(place)
+    asked = None if options is None else smc_option.Question(options)
+    if asked is None:
+        yield None
+        return
+    asked.ask(sock)
+    try:
+        yield asked
+    finally:
+        asked.withdraw(sock)
 
 
 def question() -> bytes:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import socket
 from typing import TYPE_CHECKING
 
 from ..proto.syn_option import find_in_packet
 from . import sockops
+from .smc_place import place_of
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .options import PathOptions
     from .sockops import SynOptions
 
-__all__ = ["Question", "has_asked", "let_ask", "of_config"]
+__all__ = ["Question", "has_asked", "let_ask", "may_be_used", "of_config", "of_setting"]
 
 _log = logging.getLogger("aiordma.clc")
 
@@ -33,25 +33,20 @@ _SYN_BYTES = 256
 
 def of_config(config: Config) -> SynOptions | None:
     """The map; None: the host is not set up, or the setting forbids it."""
-    return None if config.smcr == "off" else _opened(config.smcr)
+    return of_setting(config.smcr)
 
 
 @functools.cache
-def _opened(place: str) -> SynOptions | None:
-    if place.startswith("fd:"):
-        return sockops.SynOptions(int(place[3:]))
-    path = sockops.PINNED_AT if place == "auto" else place
+def of_setting(setting: str) -> SynOptions | None:
+    """The map by ``Config.smcr``: looked for once in a process."""
+    place = place_of(setting)
+    if place is None or place.startswith("fd:"):
+        return None if place is None else sockops.SynOptions(int(place[3:]))
     try:
-        if place == "auto" and not os.path.lexists(path):
-            return None
-        return sockops.SynOptions(sockops.open_pinned(path))
+        return sockops.SynOptions(sockops.open_pinned(place))
     except OSError as error:
-        _log.log(
-            logging.DEBUG if place == "auto" else logging.WARNING,
-            "no SMC-R with kernels: %s: %s",
-            path,
-            error,
-        )
+        level = logging.DEBUG if setting == "auto" else logging.WARNING
+        _log.log(level, "no SMC-R with kernels: %s: %s", place, error)
         return None
 
 

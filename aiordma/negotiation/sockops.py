@@ -19,10 +19,7 @@ import struct
 
 from ..proto.syn_option import SynOption, find
 
-__all__ = ["PINNED_AT", "SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
-
-PINNED_AT = "/run/aiordma-smcr/map"
-"""Where the map is, on a host that is set up for all."""
+__all__ = ["SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
 
 _NUMBERS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 3, 5, 28

@@ -28,6 +28,8 @@ from aiordma.links.smcr import peers
 from aiordma.links.smcr.group import KernelGroup
 from aiordma.links.smcr.rings import RingPlaces
 from aiordma.negotiation import smc_option, sockops
+from aiordma.negotiation.question import Answer, ask
+from aiordma.negotiation.smc_place import PINNED_AT
 from aiordma.observe import connections
 from aiordma.proto.clc import Decline
 from aiordma.proto.syn_option import SynOption
@@ -523,6 +525,32 @@ async def test_what_rules_keep_plain_is_declined(kernel: Kernel) -> None:
         assert await loop.sock_recv(sock, 100) == b"got that"
 
 
+async def test_a_program_that_asks_first_asks_by_the_option(
+    kernel: Kernel, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``aiordma run`` does, before it loads anything. The kernel's program sees nothing of it."""
+    monkeypatch.setenv("AIORDMA_SMCR", "/a/map")
+    monkeypatch.setattr(smc_option, "of_setting", lambda _: options)
+    addresses = [(int(socket.AF_INET), kernel.address)]
+    assert await asyncio.to_thread(ask, addresses, 50) is Answer.NEGOTIATES
+    loop = asyncio.get_running_loop()
+    sock, _ = await loop.sock_accept(kernel.listener)
+    with sock:
+        sock.setblocking(False)
+        assert await loop.sock_recv(sock, 100) == b""
+    options.said = None
+    asking = asyncio.ensure_future(asyncio.to_thread(ask, addresses, 50))
+    sock, _ = await loop.sock_accept(kernel.listener)
+    with sock:
+        sock.setblocking(False)
+        assert await loop.sock_recv(sock, 4)
+    assert await asking in (Answer.CLOSED, Answer.SILENT)
+    options.lost = True
+    assert await asyncio.to_thread(ask, addresses, 50) is Answer.UNREACHABLE
+    with (await loop.sock_accept(kernel.listener))[0]:
+        pass
+
+
 @pytest.mark.usefixtures("options")
 async def test_a_drained_device_takes_no_new_ones(kernel: Kernel, engine: Engine) -> None:
     ours, theirs, _ = await to(kernel)
@@ -550,7 +578,7 @@ async def test_without_the_set_up_nothing_is_asked(monkeypatch: pytest.MonkeyPat
     def not_at_all(*_: object) -> None:
         raise AssertionError("a connection asks for the option")
 
-    smc_option._opened.cache_clear()
+    smc_option.of_setting.cache_clear()
     monkeypatch.setattr(os.path, "lexists", lexists)
     for name in "Question", "find_in_packet":
         monkeypatch.setattr(smc_option, name, not_at_all)
@@ -562,8 +590,8 @@ async def test_without_the_set_up_nothing_is_asked(monkeypatch: pytest.MonkeyPat
                     assert ours.path == "rdma"
                     await (await listener.accept()).aclose()
     finally:
-        smc_option._opened.cache_clear()
-    assert asked == [sockops.PINNED_AT]
+        smc_option.of_setting.cache_clear()
+    assert asked == [PINNED_AT]
 
 
 async def test_aiordma_peers_keep_their_own_protocol(options: Options) -> None:

@@ -12,7 +12,8 @@ import os
 import shutil
 from pathlib import Path
 
-from ...negotiation.sockops import PINNED_AT, SynProgram, open_pinned
+from ...negotiation.smc_place import PINNED_AT
+from ...negotiation.sockops import SynProgram, open_pinned
 
 __all__ = ["MAP", "disable", "enable", "find_cgroup", "problem"]
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiordma.cli.smcr import setup
-from aiordma.negotiation.sockops import PINNED_AT, SynOptions, open_pinned
+from aiordma.negotiation.smc_place import PINNED_AT
+from aiordma.negotiation.sockops import SynOptions, open_pinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
