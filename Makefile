@@ -217,7 +217,7 @@ test-smc: install .venv/.apt-vm ## aiordma's link and negotiation for SMC-R agai
 	tests/vm/run --net wire --env AIORDMA_VM=smc --env AIORDMA_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 \
 	  --timeout $(RXE_LIMIT) -- $(PY) -m pytest -q -p no:cacheprovider --timeout 200 tests/vm/smc
 	tests/vm/run --net wire+netns --env AIORDMA_VM=smc --env AIORDMA_DEVICE=soft --env AIORDMA_TEST_SLOWER=10 \
-	  --env AIORDMA_SMC_ENDS="10.99.1.2 10.99.1.1 veth1" --env AIORDMA_SMC_THERE="nsenter -t 1 -n" \
+	  --env AIORDMA_VM_SMC_ENDS="10.99.1.2 10.99.1.1 veth1" --env AIORDMA_VM_SMC_THERE="nsenter -t 1 -n" \
 	  --timeout $(RXE_LIMIT) -- ip netns exec b $(PY) -m pytest -q -p no:cacheprovider --timeout 200 tests/vm/smc
 
 # Debian's kernel has no siw: it is built from the source of the very same version.

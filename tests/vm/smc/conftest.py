@@ -29,7 +29,7 @@ def syn_options() -> Iterator[SynOptions]:
     # In the namespace of the kernel's sockets, if that is another one.
     allow = "from benchmarks.smc_socket import allow_v2; allow_v2()"
     subprocess.run(
-        [*os.environ.get("AIORDMA_SMC_THERE", "").split(), sys.executable, "-c", allow], check=True
+        [*os.environ.get("AIORDMA_VM_SMC_THERE", "").split(), sys.executable, "-c", allow], check=True
     )
     os.makedirs(_CGROUP, exist_ok=True)
     subprocess.run(["mount", "-t", "cgroup2", "none", _CGROUP], check=True)

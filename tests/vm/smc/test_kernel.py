@@ -39,9 +39,9 @@ pytestmark = [
 EID = b"AIORDMA-TEST-EID".ljust(32)
 OTHER_EID = b"ANOTHER-EID".ljust(32)
 #: Here, there, and the interface of here: see tests/vm/net.
-HERE, THERE, NETDEV = os.environ.get("AIORDMA_SMC_ENDS", "10.99.1.1 10.99.1.2 veth0").split()
+HERE, THERE, NETDEV = os.environ.get("AIORDMA_VM_SMC_ENDS", "10.99.1.1 10.99.1.2 veth0").split()
 #: What starts a program where the kernel has rxe, if that is not here.
-THERE_COMMAND = os.environ.get("AIORDMA_SMC_THERE", "").split()
+THERE_COMMAND = os.environ.get("AIORDMA_VM_SMC_THERE", "").split()
 PORT, OUR_PORT = 7777, 7778
 CONFIRM_RKEY, TEST_LINK, DELETE_RKEY = 6, 7, 9
 TCP_SAVE_SYN, TCP_SAVED_SYN = 27, 28
