@@ -212,7 +212,7 @@ test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's
 # Once with rxe at both ends, once from the software device, in a network namespace without RDMA.
 test-smc: RXE_LIMIT := 600
 test-smc: VM := smc
-test-smc: install .venv/.apt-vm ## aiordma's link and negotiation for SMC-R against the kernel's sockets, in QEMU (RXE_LIMIT)
+test-smc: install .venv/.apt-vm ## streams with the sockets of the kernel's own SMC-R, in QEMU (RXE_LIMIT)
 	$(call collected,tests/vm/smc)
 	tests/vm/run --net wire --env AIORDMA_VM=smc --env AIORDMA_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 \
 	  --timeout $(RXE_LIMIT) -- $(PY) -m pytest -q -p no:cacheprovider --timeout 200 tests/vm/smc
