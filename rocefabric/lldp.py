@@ -116,8 +116,9 @@ def read(texts: Mapping[str, tuple[str, str]], switches: Sequence[str] = ()) -> 
         _named(device, _NAME, file)
         found.devices.setdefault(device, "")
         for port, about in _interfaces(parse_json(text, file), file):
+            _named(port, _PORT, file)
             if (other := _neighbour(about)) is None:
-                found.odd.append(f"{device} {port[:64]}: its neighbour tells no name")
+                found.odd.append(f"{device} {port}: its neighbour tells no name")
                 continue
             peer, more = other
             short = peer.partition(".")[0]

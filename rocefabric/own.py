@@ -176,6 +176,8 @@ def _loops(own: Own, topology: Topology) -> Iterator[Loop]:
         sources, targets = (
             _hosts(own, topology, getattr(each, end), "loops", at, end) for end in ("source", "target")
         )
+        if len(sources) * len(targets) > _MOST_LOOPS:
+            raise own.reader.fail(("loops", at), f"these are more than {_MOST_LOOPS} pairs of hosts")
         for source in sources:
             for target in targets:
                 if source != target:
@@ -193,6 +195,9 @@ def make(own: Own, topology: Topology) -> Traffic:
         transfers.append(transfer)
         if len(transfers) > _MOST_TRANSFERS:
             raise own.reader.fail((), f"there are more than {_MOST_TRANSFERS} transfers")
+    loops = list(itertools.islice(_loops(own, topology), _MOST_LOOPS + 1))
+    if len(loops) > _MOST_LOOPS:
+        raise own.reader.fail((), f"there are more than {_MOST_LOOPS} pairs of hosts in [[loops]]")
     drain = {}
     for at, slow in enumerate(own.slow):
         for host in _hosts(own, topology, slow.host, "slow", at, "host"):
@@ -207,5 +212,5 @@ def make(own: Own, topology: Topology) -> Traffic:
         tuple(_failures(own, topology)),
         drain,
         tuple(dict.fromkeys(busy)),
-        tuple(itertools.islice(_loops(own, topology), _MOST_LOOPS)),
+        tuple(loops),
     )

@@ -123,7 +123,10 @@ def parse_json(text: str, file: str) -> Any:
         raise ValueError(f"{name} is no number")
 
     try:
-        return json.loads(text, parse_constant=refuse)
+        found = json.loads(text, parse_constant=refuse)
+        if "\\u" in text:  # halves of characters can be written, but not shown
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except RecursionError:
         raise NetworkError(f"{file}:1: values are nested too deeply") from None
     except ValueError as error:  # also that of a number with thousands of digits

@@ -342,15 +342,17 @@ def _add_traffic(running: Running, dice: random.Random) -> None:
 def _add_loops(running: Running, all_ends: Sequence[_Ends], dice: random.Random) -> None:
     topology, none = running.topology, frozenset[int]()
     peers = {port: peer for (_, peer), ports in running.ports.items() for port in ports}
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for place, transfer in enumerate(running.traffic.transfers):
+        numbers.setdefault((transfer.source, transfer.target), []).append(place)
     for loop in running.traffic.loops:
         around = [*loop.circle, loop.circle[0]]
         for one, other in itertools.pairwise(around):
             if other not in topology.beside.get(one, ()):
                 text = f"there is no cable between switches {one!r} and {other!r} of a loop"
                 raise NetworkError(f"traffic {running.traffic.name}: {text}")
-        for number, ends, transfer in zip(running.flows, all_ends, running.traffic.transfers, strict=True):
-            if (transfer.source, transfer.target) != (loop.source, loop.target):
-                continue
+        for each in numbers.get((loop.source, loop.target), ()):
+            number, ends = running.flows[each], all_ends[each]
             forth, back = (_route(running, each, dice, none) for each in (ends, ends.back()))
             nodes = [ends.first, *(peers[port] for port in forth[1:-1])]
             at = next((place for place, node in enumerate(nodes) if node in loop.circle), None)

@@ -98,7 +98,7 @@ def tune(
     """
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # a trial that fails ends the search
     found: list[Trial] = []
     names = usual_models(network) if models is None else models
 

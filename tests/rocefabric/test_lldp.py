@@ -212,6 +212,7 @@ def test_a_network_in_json_has_the_tables_of_toml(tmp_path: Path) -> None:
         ('{"switches": [5]}', "must be a table"),
         ('{"mtu": NaN}', "NaN is no number"),
         ('{"mtu": 1e999}', "mtu = inf is none of"),
+        ('{"name": "\\ud800"}', "surrogates not allowed"),
         ('{"x": ' + "[" * 100_000, "nested too deeply"),
         ('{"mtu": ' + "9" * 5000 + "}", "digits"),
     ],

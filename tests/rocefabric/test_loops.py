@@ -140,6 +140,7 @@ def test_a_file_says_where_packets_run_in_a_circle() -> None:
         (CIRCLE.replace("ttl = 9", "ttl = 256"), "own.toml:10: ttl = 256 is more than 255"),
         (CIRCLE.replace("ttl = 9", "ttl = 0"), "own.toml:10: ttl = 0 is less than 1"),
         (CIRCLE.replace("for_us = 7", "for_us = inf"), "own.toml:9: for_us is no number"),
+        (CIRCLE * 1001, "own.toml:1: there are more than 1000 pairs of hosts in [[loops]]"),
         (CIRCLE.replace('"h1"', '"h9"'), "own.toml:5: there is no host"),
     ],
 )

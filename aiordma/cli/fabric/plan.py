@@ -23,7 +23,13 @@ __all__ = ["plan"]
 def plan(network: Path, kind: str, output: Path | None, settings: Path | None) -> None:
     """Work out switch and host settings for NETWORK, with formula and source of each number.
 
-    Ends with status 1 if a check is broken.
+    Ends with status 1 if a check is broken. --settings writes a file for each switch, for the system that
+    NETWORK says (SONiC, Cumulus Linux, EOS, Junos), and for each kind of host; nothing is applied.
+
+    \b
+    Examples:
+      aiordma fabric plan network.toml
+      aiordma fabric plan network.toml --settings settings/ --format html -o plan.html
     """
     from rocefabric import planner
     from rocefabric.errors import NetworkError

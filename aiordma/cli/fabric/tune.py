@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 
+def _show(trial: Trial) -> None:
+    click.echo(
+        f"{'best' if trial.best else '':4} Kmin {trial.kmin_cells:5} Kmax {trial.kmax_cells:5} "
+        f"Pmax {trial.pmax_percent:3g} % alpha {trial.alpha:<6g} unused {100 * trial.unused:5.1f} % "
+        f"p99 {trial.latency_us:7.1f} us pauses {trial.pauses:5.0f}"
+    )
+
+
 @click.command()
 @NETWORK
 @click.option(
@@ -43,16 +51,15 @@ def tune(
     given: Means,
     svg: Path | None,
 ) -> None:
-    """Search Kmin, Kmax, Pmax and alpha for NETWORK, and show the settings that nothing beats."""
+    """Search Kmin, Kmax, Pmax and alpha for NETWORK, and show the settings that nothing beats.
+
+    \b
+    Example:
+      aiordma fabric tune network.toml --traffic ours.toml --trials 100 --svg trials.svg
+    """
     from rocefabric import charts
     from rocefabric import tune as search
-
-    def show(trial: Trial) -> None:
-        click.echo(
-            f"{'best' if trial.best else '':4} Kmin {trial.kmin_cells:5} Kmax {trial.kmax_cells:5} "
-            f"Pmax {trial.pmax_percent:3g} % alpha {trial.alpha:<6g} unused {100 * trial.unused:5.1f} % "
-            f"p99 {trial.latency_us:7.1f} us pauses {trial.pauses:5.0f}"
-        )
+    from rocefabric.errors import NetworkError
 
     found = load(network)
     names, own = chosen(names, found), own_traffic(files, found)
@@ -64,14 +71,16 @@ def tune(
                 models=[*names, *own] or None,
                 seed=seed,
                 profile=profile,
-                progress=show,
+                progress=_show,
                 **how,
             )
+    except NetworkError as error:
+        raise click.ClickException(str(error)) from None
     except ImportError:
         raise click.ClickException("the search needs Optuna: pip install 'aiordma[fabric]'") from None
     click.echo("\nNothing beats (cells for the slowest ports):")
     for trial in sorted((trial for trial in tried if trial.best), key=lambda trial: trial.latency_us):
-        show(trial)
+        _show(trial)
     if svg is not None:
         points = [(trial.latency_us, 100 * trial.unused, trial.best) for trial in tried]
         write_whole(svg, charts.scatter("trials, the best in red", "p99 us", "unused %", points))

@@ -72,6 +72,21 @@ def test_models_are_listed_and_checked(tmp_path: Path) -> None:
         assert "there is no traffic model 'tornado'" in done.output
 
 
+def test_a_network_that_cannot_be_simulated_is_said_in_one_line(tmp_path: Path) -> None:
+    """It was the traceback of a process for `tune`."""
+    network = tmp_path / "net.toml"
+    text = STAR.format(hosts=40, more="").replace('"tor"\n', '"tor"\nbuffer_bytes = 65536\n', 1)
+    network.write_text(text, encoding="utf-8")
+    how = [str(network), "--model", "endless-1"]
+    commands = (["simulate", *how], ["tune", *how, "--trials", "1"], ["sweep", *how, "--set", "pfc.alpha=1"])
+    for command in commands:
+        done = CliRunner().invoke(main, ["fabric", *command])
+        assert done.exit_code == 1, command
+        message = "Error: headroom and guarantees do not fit into the buffer of tor: see the plan"
+        assert done.output.splitlines()[-1] == message, command
+        assert "Traceback" not in done.output, command
+
+
 def test_every_profile_can_be_chosen() -> None:
     assert set(shared.PROFILES) == {*dcqcn.PROFILES, dcqcn.NONE}
 
