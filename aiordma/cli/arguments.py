@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["DIAGNOSTICS_PORT", "parse_peer", "with_options"]
+__all__ = ["DIAGNOSTICS_PORT", "parse_diagnostics", "parse_peer", "with_options"]
 
 #: Where ``aiordma serve-diagnostics`` listens unless it is told otherwise.
 DIAGNOSTICS_PORT = 7118
@@ -21,7 +23,27 @@ def parse_peer(
     """``HOST:PORT``, with brackets around an IPv6 address."""
     if value is None:
         return None
-    host, colon, port = value.rpartition(":")
+    return _host_and_port(value, value)
+
+
+def parse_diagnostics(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[str, int] | None:
+    """The same, or ``HOST`` alone for the port where ``aiordma serve-diagnostics`` listens."""
+    if value is None:
+        return None
+    is_address = value.count(":") > 1 and not value.startswith("[")
+    if value.startswith("[") and value.endswith("]"):
+        value, is_address = value[1:-1], True
+    if is_address:
+        with contextlib.suppress(ValueError):
+            ipaddress.IPv6Address(value.partition("%")[0])
+            return value, DIAGNOSTICS_PORT
+    return _host_and_port(value, value if ":" in value else f"{value}:{DIAGNOSTICS_PORT}")
+
+
+def _host_and_port(value: str, whole: str) -> tuple[str, int]:
+    host, colon, port = whole.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 65536):
         raise click.BadParameter(f"{value!r} is not HOST:PORT")
     return host.strip("[]"), int(port)

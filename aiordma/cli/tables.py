@@ -51,9 +51,17 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / 86_400:.0f}d"
 
 
-def micros_text(microseconds: float) -> str:
-    """``48.2``; ``-`` for 0, that is, where there is none."""
-    return f"{microseconds:.1f}" if microseconds else "-"
+#: So many times have a percentile of this name beyond the longest.
+_NEEDED = {"p99": 100, "p999": 1000}
+
+
+def micros_text(microseconds: float, name: str, count: int) -> str:
+    """``48.2``; ``-`` for a percentile that so many times do not have: 1 % of less than 100 is none of them.
+
+    :param name: such as ``p99``.
+    :param count: times that were taken.
+    """
+    return "-" if count < _NEEDED.get(name, 0) else f"{microseconds:.1f}"
 
 
 def moment_text(at: float) -> str:

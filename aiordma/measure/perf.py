@@ -12,12 +12,12 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
 from msgspec import Struct
 
 from ..config import Config
 from ..streams.connector import connect
 from .diagnostics import Services, services_of
+from .limits import busy, limit
 from .samples import Samples
 from .turns import ONE_WAY, Against, Mode, Outcome, Subject, Turn
 from .workloads import take_turn
@@ -33,7 +33,9 @@ T = TypeVar("T")
 SCHEMA = "aiordma-perf/2"
 
 #: What asyncio's own streams can do.
-_PLAIN_MODES = ("stream", "round-trip", "connect")
+_PLAIN_MODES = ("stream", "both-ways", "round-trip", "connect")
+#: Under way at a time where both directions are to be busy: messages at most, and bytes.
+_DEEP, _DEEP_BYTES = 64, 256 << 10
 
 
 class Point(Struct):
@@ -57,6 +59,7 @@ class Point(Struct):
     min_us: float
     mean_us: float
     median_us: float
+    #: as far as there are so many: of fewer than 100 operations it is the longest, for the next one 1000
     p99_us: float
     p999_us: float
     max_us: float
@@ -66,6 +69,10 @@ class Point(Struct):
     rounds: list[float]
     #: the distribution: (microseconds, share of the operations that took no longer)
     curve: list[tuple[float, float]]
+    #: CPU time of this process for each message, in microseconds, in all its threads, of the best round
+    cpu_us: float = 0.0
+    #: that were timed one by one, in all rounds
+    timed: int = 0
 
 
 class Perf(Struct):
@@ -88,6 +95,8 @@ class Perf(Struct):
     points: list[Point]
     #: comparisons that could not be made, and why
     left_out: list[str]
+    #: that this host was busy before it began; empty if it was not
+    busy: str = ""
 
 
 class Wanted(Struct, frozen=True):
@@ -146,6 +155,8 @@ class _Gathered:
             lost=sum(outcome.lost for outcome in self._rounds),
             rounds=[round(outcome.rate, 1) for outcome in self._rounds],
             curve=times.curve(),
+            cpu_us=round(best.cpu_s * 1e6 / best.messages, 3) if best.messages else 0.0,
+            timed=times.count,
         )
 
 
@@ -235,6 +246,7 @@ def measure(wanted: Wanted, progress: Callable[[int, int, str], None]) -> Perf:
             False,
             [],
             [],
+            busy(),
         )
         groups = _groups(wanted, config, perf)
         total = wanted.rounds * sum(map(len, groups))
@@ -256,7 +268,7 @@ def measure(wanted: Wanted, progress: Callable[[int, int, str], None]) -> Perf:
 
 
 async def _services(wanted: Wanted, config: Config) -> Services:
-    with anyio.fail_after(15):
+    with limit(15, "there was no connection"):
         async with await connect(wanted.host, wanted.port, config=config) as stream:
             return await services_of(stream)
 
@@ -292,11 +304,19 @@ def _turn(wanted: Wanted, config: Config, server: Services, mode: Mode, subject:
         server,
         config,
         wanted.connections,
-        1 if mode in (*ONE_WAY, "connect") else wanted.in_flight,
+        _in_flight(wanted, mode, size),
         wanted.seconds,
         wanted.warm_up_s,
         wanted.only_rdma,
     )
+
+
+def _in_flight(wanted: Wanted, mode: Mode, size: int) -> int:
+    if mode in (*ONE_WAY, "connect"):
+        return 1
+    if mode == "both-ways":
+        return max(wanted.in_flight, 2, min(_DEEP, _DEEP_BYTES // size))
+    return wanted.in_flight
 
 
 def _problem(mode: Mode, other: Against, server: Services) -> str:

@@ -19,13 +19,16 @@ from ..negotiation.engine import find_engine
 from ..observe import trace
 from ..streams.connector import connect
 from .diagnostics import ECHO, GREETING, begin, borrow_memory, services_of
+from .limits import limit
 from .loops import repeat, round_trips
 from .samples import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from ..errors import FallbackReason
+
+    _Live = Callable[[str, Sequence[float]], None]
 
 __all__ = ["KINDS", "SCHEMA", "Kind", "Ping", "PingRequest", "Run", "Stages", "Wanted", "measure"]
 
@@ -73,6 +76,7 @@ class Run(Struct):
     min_us: float = 0.0
     mean_us: float = 0.0
     median_us: float = 0.0
+    #: as far as there are so many: of fewer than 100 round trips it is the longest, for the next one 1000
     p99_us: float = 0.0
     p999_us: float = 0.0
     max_us: float = 0.0
@@ -88,6 +92,8 @@ class Ping(Struct):
     port: int
     size_bytes: int
     runs: list[Run]
+    #: that this host was busy before it began; empty if it was not
+    busy: str = ""
 
 
 class Wanted(Struct, frozen=True):
@@ -144,10 +150,16 @@ class _Connected(NamedTuple):
     trips: Callable[[array[float], float, int], Awaitable[None]]
 
 
-async def measure(wanted: Wanted, progress: Callable[[Run], None] | None = None) -> Run:
+async def measure(
+    wanted: Wanted,
+    progress: Callable[[Run], None] | None = None,
+    live: Callable[[str, Sequence[float]], None] | None = None,
+) -> Run:
     """Connect, and measure. Cancelled: ``progress`` has what there was until then.
 
     :param progress: called with the result, also with part of it.
+    :param live: called with the path and some round trips, in seconds, as they come: several times a second
+        at most, between round trips.
     """
     config = Config.from_env()
     if wanted.kind == "call":
@@ -160,7 +172,7 @@ async def measure(wanted: Wanted, progress: Callable[[Run], None] | None = None)
             # To open the device takes much longer than to connect. What fails is reported below.
             with contextlib.suppress(NegotiationError):
                 await find_engine(config)
-        await _measure(wanted, config, samples, run)
+        await _measure(wanted, config, samples, run, live)
     except NegotiationError as error:
         run.error = error.text
     except EndOfStream:
@@ -179,20 +191,22 @@ async def measure(wanted: Wanted, progress: Callable[[Run], None] | None = None)
     return run
 
 
-async def _measure(wanted: Wanted, config: Config, samples: Samples, run: Run) -> None:
+async def _measure(wanted: Wanted, config: Config, samples: Samples, run: Run, live: _Live | None) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        with anyio.fail_after(wanted.timeout_s + 10):
+        with limit(wanted.timeout_s + 10, "there was no connection"):
             began = time.perf_counter()
             opened = {"call": _calls, "write": _one_sided, "read": _one_sided}.get(wanted.kind, _stream)
             connected = await stack.enter_async_context(opened(wanted, config, run, began))
         try:
-            await _round_trips(connected, wanted, samples, run)
+            await _round_trips(connected, wanted, samples, run, live)
         finally:
             reason = connected.end.fallback_reason
             run.path, run.mode = connected.end.path, "RDMA" if reason is None else str(reason)
 
 
-async def _round_trips(connected: _Connected, wanted: Wanted, samples: Samples, run: Run) -> None:
+async def _round_trips(
+    connected: _Connected, wanted: Wanted, samples: Samples, run: Run, live: _Live | None
+) -> None:
     taken = array("d")
     with anyio.move_on_after(wanted.timeout_s) as scope:
         if wanted.warm_up:
@@ -207,6 +221,8 @@ async def _round_trips(connected: _Connected, wanted: Wanted, samples: Samples, 
                 most = 1 if wanted.interval_s else missing
                 await connected.trips(taken, time.perf_counter() + wanted.timeout_s / 10, most)
                 samples.add(taken)
+                if live is not None:
+                    live(connected.end.path, taken)
                 taken = array("d")
                 if wanted.interval_s and missing > 1:
                     scope.deadline += wanted.interval_s

@@ -12,7 +12,7 @@ from .samples import Samples
 
 __all__ = ["AGAINST", "MODES", "ONE_WAY", "Against", "Mode", "Outcome", "Subject", "Turn"]
 
-Mode = Literal["stream", "round-trip", "datagram", "call", "read", "write", "connect"]
+Mode = Literal["stream", "both-ways", "round-trip", "datagram", "call", "read", "write", "connect"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Against = Literal["fallback", "tcp", "uvloop", "unix"]
 Subject = Literal["aiordma", "fallback", "tcp", "uvloop", "unix"]
@@ -53,6 +53,8 @@ class Outcome:
         self.messages = self.lost = 0
         #: messages a second
         self.rate = 0.0
+        #: CPU time of the process meanwhile
+        self.cpu_s = 0.0
         self.samples = Samples()
 
     def merge(self, other: Outcome) -> None:
@@ -61,4 +63,5 @@ class Outcome:
         self.messages += other.messages
         self.lost += other.lost
         self.rate += other.rate
+        self.cpu_s = max(self.cpu_s, other.cpu_s)  # at the same time, in one process
         self.samples.merge(other.samples)

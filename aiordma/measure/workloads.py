@@ -8,14 +8,13 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from .. import memory, rpc
 from ..datagrams.connection import connect_datagram
 from ..errors import NegotiationError
 from ..negotiation.engine import find_engine
 from ..streams.connector import connect
 from .diagnostics import COUNT, ECHO, GREETING, SINK_GREETING, begin, borrow_memory, greeting, receive_exactly
+from .limits import limit
 from .loops import flood, pipelined, repeat, round_trips
 from .plain_streams import connect_plain
 from .turns import Outcome
@@ -42,9 +41,9 @@ async def take_turn(turn: Turn) -> Outcome:
     run = _MODES[turn.mode]
     whole = Outcome()
     async with contextlib.AsyncExitStack() as stack:
-        with anyio.fail_after(_CONNECT_S + turn.connections / 50):
+        with limit(_CONNECT_S + turn.connections / 50, "not all connections came up"):
             ready = [await stack.enter_async_context(run(turn)) for _ in range(turn.connections)]
-        with anyio.fail_after(60 + 10 * (turn.seconds + turn.warm_up_s)):
+        with limit(60 + 10 * (turn.seconds + turn.warm_up_s), "the server has not answered to the end"):
             async with asyncio.TaskGroup() as tasks:
                 done = [tasks.create_task(each()) for each in ready]
     for task in done:
@@ -70,7 +69,7 @@ async def _timed(turn: Turn, loop: Callable[[array[float], float], Awaitable[Non
     clock = time.perf_counter
     if turn.warm_up_s:
         await loop(array("d"), clock() + turn.warm_up_s)
-    outcome = Outcome()
+    outcome, cpu = Outcome(), time.process_time()
     begun = clock()
     over = begun + turn.seconds
     while (now := clock()) < over:
@@ -79,6 +78,7 @@ async def _timed(turn: Turn, loop: Callable[[array[float], float], Awaitable[Non
         outcome.samples.add(taken)
     outcome.messages = outcome.samples.count
     outcome.rate = outcome.messages / (clock() - begun)
+    outcome.cpu_s = time.process_time() - cpu
     _note(outcome, end)
     return outcome
 
@@ -95,11 +95,11 @@ async def _one_way(turn: Turn) -> AsyncIterator[Callable[[], Awaitable[Outcome]]
         outcome, clock = Outcome(), time.perf_counter
         async with contextlib.aclosing(await _stream_to(turn)) as stream:
             await begin(stream, SINK_GREETING, turn.size)
-            begun = clock()
+            begun, cpu = clock(), time.process_time()
             sent = await flood(stream.send, message, begun + seconds)
             await stream.send_eof()
             (received,) = COUNT.unpack(await receive_exactly(stream, COUNT.size))
-            outcome.rate = sent / (clock() - begun)
+            outcome.rate, outcome.cpu_s = sent / (clock() - begun), time.process_time() - cpu
             _note(outcome, stream)
         if received != sent * turn.size:
             raise ConnectionError(f"{sent * turn.size} bytes were sent, and {received} came")
@@ -125,12 +125,12 @@ async def _datagrams(turn: Turn) -> AsyncIterator[Callable[[], Awaitable[Outcome
             await connection.send(head)
             if await connection.receive() != head:
                 raise ConnectionError("this is not aiordma serve-diagnostics of this version")
-            begun = clock()
+            begun, cpu = clock(), time.process_time()
             sent = await flood(connection.send, message, begun + seconds)
             await connection.send_eof()
             (arrived,) = COUNT.unpack(await connection.receive())
             outcome.messages, outcome.lost = arrived, sent - arrived
-            outcome.rate = arrived / (clock() - begun)
+            outcome.rate, outcome.cpu_s = arrived / (clock() - begun), time.process_time() - cpu
             _note(outcome, connection)
         return outcome
 
@@ -241,6 +241,7 @@ async def _connects(turn: Turn) -> AsyncIterator[Callable[[], Awaitable[Outcome]
 
 _MODES: dict[str, Callable[[Turn], Any]] = {
     "stream": _one_way,
+    "both-ways": _round_trips,
     "round-trip": _round_trips,
     "datagram": _datagrams,
     "call": _calls,

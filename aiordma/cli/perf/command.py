@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..arguments import parse_peer, with_options
+from ..arguments import parse_diagnostics, with_options
 from ..whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _FAILED = 1
 _INTERRUPTED = 130
 _MOST_BYTES = 16 << 20
 #: As in measure.turns and .pictures, which take longer to load than `--help` may.
-_MODES = ("stream", "round-trip", "datagram", "call", "read", "write", "connect")
+_MODES = ("stream", "both-ways", "round-trip", "datagram", "call", "read", "write", "connect")
 _AGAINST = ("fallback", "tcp", "uvloop", "unix")
 _FORMATS = (".svg", ".png", ".html")
 
@@ -130,14 +130,15 @@ _OPTIONS: list[Callable[..., Any]] = [
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("peer", metavar="[HOST:PORT]", callback=parse_peer, required=False)
+@click.argument("peer", metavar="[HOST[:PORT]]", callback=parse_diagnostics, required=False)
 @with_options(_OPTIONS)
 def perf(peer: tuple[str, int] | None, **given: Any) -> None:
-    """Measure throughput, rates and times to `aiordma serve-diagnostics` at HOST:PORT.
+    """Measure throughput, rates and times to `aiordma serve-diagnostics` at HOST:PORT (7118).
 
     Everything is measured by turns on new connections, so that what else the hosts do concerns all alike. A
     stream or a series of datagrams counts until the server has told that it has received everything. READ and
-    WRITE are one-sided: the server's program does nothing. The server's settings are its own.
+    WRITE are one-sided: the server's program does nothing. The server's settings are its own. CPU is the time
+    of processors that a message takes at this end, in microseconds, with the software device's.
 
     Ctrl-C ends the measurement, and shows the sizes that are complete.
 
@@ -145,8 +146,8 @@ def perf(peer: tuple[str, int] | None, **given: Any) -> None:
 
     \b
     Examples:
-      aiordma perf server7:7118                     four sizes, streams and round trips, beside TCP
-      aiordma perf server7:7118 --mode stream -s 1m --seconds 5
+      aiordma perf server7                          four sizes, streams and round trips, beside TCP
+      aiordma perf server7:7118 --mode stream,both-ways -s 1m --seconds 5
       aiordma perf server7:7118 --mode call,read,write --in-flight 16 --against fallback
       aiordma perf server7:7118 --against tcp,uvloop,unix --plot perf.svg
       aiordma perf server7:7118 --events --require-rdma --against none
@@ -237,7 +238,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 
 
 def _show(found: Perf) -> None:
-    from ..tables import Column, bytes_text, clean, table
+    from ..tables import Column, bytes_text, clean, micros_text, table
 
     ours = {
         (each.mode, each.size_bytes): each.messages_per_s
@@ -252,9 +253,11 @@ def _show(found: Perf) -> None:
 
     def time_of(name: str) -> Column:
         title = name.upper().replace("P999", "P99.9")
-        return Column(
-            title, lambda point: f"{getattr(point, f'{name}_us'):.1f}" if point.max_us else "", True
-        )
+
+        def text(point: Point) -> str:
+            return micros_text(getattr(point, f"{name}_us"), name, point.timed) if point.max_us else ""
+
+        return Column(title, text, True)
 
     columns = [
         Column("MODE", lambda point: point.mode),
@@ -264,6 +267,7 @@ def _show(found: Perf) -> None:
         Column("MESSAGES/S", lambda point: f"{point.messages_per_s:.0f}", True),
         Column("BYTES/S", lambda point: bytes_text(point.bytes_per_s) if point.size_bytes else "", True),
         *[time_of(name) for name in ("min", "median", "p99", "p999", "max")],
+        Column("CPU", lambda point: f"{point.cpu_us:.1f}" if point.cpu_us else "", True),
     ]
     if any(point.subject != "aiordma" for point in found.points):
         columns.append(Column("AIORDMA-IS", against, True))
@@ -274,15 +278,22 @@ def _show(found: Perf) -> None:
         f", {count} {what}"
         for count, what in (
             (first.connections, "connections"),
-            (max(point.in_flight for point in found.points), "in flight"),
+            (max((p.in_flight for p in found.points if p.mode != "both-ways"), default=1), "in flight"),
         )
         if count > 1
     )
     title = f"the best of {len(first.rounds)} rounds of {found.seconds:g} s{several}, times in microseconds"
     click.echo(f"{found.host}:{found.port}: {title}")
+    if found.busy:
+        click.echo(found.busy)
     click.echo("\n".join(table(columns, found.points)))
     reasons = [p.reason for p in found.points if p.subject == "aiordma" and p.path == "tcp"]
-    for line in dict.fromkeys([*reasons, *found.left_out]):
+    for line in dict.fromkeys(
+        [
+            *reasons,
+            *found.left_out,
+        ]
+    ):
         click.echo(clean(line))
     if found.interrupted:
         click.echo("interrupted: what was not complete is missing", err=True)

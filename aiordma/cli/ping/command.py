@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..arguments import DIAGNOSTICS_PORT, parse_peer, with_options
+from ..arguments import DIAGNOSTICS_PORT, parse_diagnostics, with_options
+from .live import Live
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["ping"]
 
 _LOST = 1
+#: Round trips with such a pause between them have a line each.
+_READABLE_S = 0.2
 
 
 _OPTIONS: list[Callable[..., Any]] = [
@@ -56,15 +59,16 @@ _OPTIONS: list[Callable[..., Any]] = [
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("peer", metavar="[HOST:PORT]", callback=parse_peer, required=False)
+@click.argument("peer", metavar="[HOST[:PORT]]", callback=parse_diagnostics, required=False)
 @with_options(_OPTIONS)
 def ping(peer: tuple[str, int] | None, mesh_file: Path | None, schema: bool, **given: Any) -> None:
-    """Measure round trips to `aiordma serve-diagnostics` at HOST:PORT, from event loop to event loop.
+    """Measure round trips to `aiordma serve-diagnostics` at HOST:PORT (7118), from event loop to event loop.
 
     The path is the one that every connection of aiordma takes, and is shown, with the reason if it is TCP.
     With --rdma, --channel and --tcp, what is slow shows: a WRITE needs no event loop at the server, and a
     call tells how long it was in either loop and on the wire (with the clocks' difference taken out).
-    Ctrl-C ends the measurement and shows what there was.
+    On a terminal there is a line each second, or with -i one for each round trip. Ctrl-C ends the measurement
+    and shows what there was. A percentile for which there were too few round trips is "-".
 
     FILE has one HOST or HOST:PORT in each line.
 
@@ -72,7 +76,7 @@ def ping(peer: tuple[str, int] | None, mesh_file: Path | None, schema: bool, **g
 
     \b
     Examples:
-      aiordma ping server7:7118                     1000 round trips of 64 bytes
+      aiordma ping server7                          1000 round trips of 64 bytes
       aiordma ping server7:7118 --rdma --channel --tcp
       aiordma ping server7:7118 --require-rdma -n 100000
       aiordma ping server7:7118 -i 1 -n 60          one a second
@@ -116,6 +120,9 @@ def _ping(peer: tuple[str, int], given: dict[str, Any]) -> None:
     kinds += ["write", "read"] if given["rdma"] else []
     kinds += ["call"] if given["channel"] else []
     kinds += ["tcp"] if given["tcp"] else []
+    from ...measure.limits import busy
+
+    was_busy = busy()
     runs: list[Run] = []
     for kind in kinds:
         run, interrupted = _measured(peer, kind, given)
@@ -127,9 +134,9 @@ def _ping(peer: tuple[str, int], given: dict[str, Any]) -> None:
 
         from ...measure.ping import SCHEMA, Ping
 
-        click.echo(msgspec.json.encode(Ping(SCHEMA, *peer, given["size"], runs)))
+        click.echo(msgspec.json.encode(Ping(SCHEMA, *peer, given["size"], runs, was_busy)))
     else:
-        _show(peer, given["size"], runs)
+        _show(peer, given["size"], runs, was_busy)
     sys.exit(_LOST if any(run.error or run.lost for run in runs) else 0)
 
 
@@ -151,7 +158,10 @@ def _measured(peer: tuple[str, int], kind: Kind, given: dict[str, Any]) -> tuple
     )
     kept: list[Run] = []
     try:
-        return anyio.run(measure, wanted, kept.append), False
+        live = None
+        if sys.stderr.isatty() and not given["as_json"]:
+            live = Live(_NAMES[kind], given["count"], given["interval"] >= _READABLE_S)
+        return anyio.run(measure, wanted, kept.append, live), False
     except KeyboardInterrupt:
         if not kept:
             raise
@@ -162,12 +172,12 @@ def _measured(peer: tuple[str, int], kind: Kind, given: dict[str, Any]) -> tuple
 _NAMES = {"stream": "stream", "tcp": "stream", "call": "call", "write": "WRITE", "read": "READ"}
 
 
-def _show(peer: tuple[str, int], size: int, runs: list[Run]) -> None:
-    from ..tables import Column, clean, table
+def _show(peer: tuple[str, int], size: int, runs: list[Run], was_busy: str) -> None:
+    from ..tables import Column, clean, micros_text, table
 
     def time_of(name: str) -> Column:
         title = name.upper().replace("P999", "P99.9")
-        return Column(title, lambda run: f"{getattr(run, f'{name}_us'):.1f}", True)
+        return Column(title, lambda run: micros_text(getattr(run, f"{name}_us"), name, run.count), True)
 
     columns = [
         Column("KIND", lambda run: _NAMES[run.kind]),
@@ -179,6 +189,8 @@ def _show(peer: tuple[str, int], size: int, runs: list[Run]) -> None:
     ]
     host, port = peer
     click.echo(f"{host}:{port}: round trips of {size} bytes, in microseconds")
+    if was_busy:
+        click.echo(was_busy)
     click.echo("\n".join(table(columns, runs)))
     for run in runs:
         if run.stages is not None:

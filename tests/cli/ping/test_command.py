@@ -164,6 +164,20 @@ def test_on_a_terminal_until_ctrl_c(server: str) -> None:
     assert re.search(r"RDMA +[\d.]+ms +\d+ +0 ", screen.seen)
 
 
+def test_on_a_terminal_there_are_live_lines(server: str) -> None:
+    with terminal("ping", server, "-i", "0.2", "-n", "3", AIORDMA_DEVICE=DEVICE) as screen:
+        assert screen.end() == 0
+    assert re.findall(r"stream RDMA: trip (\d), [\d.]+ us\n", screen.seen) == ["1", "2", "3"]
+    # Of three round trips no percentile but the median is known.
+    assert re.search(r"RDMA +[\d.]+ms +3 +0( +[\d.]+){3} +- +- +[\d.]+\n", screen.seen)
+    with terminal("ping", server, "-n", "10000000", AIORDMA_DEVICE=DEVICE) as screen:
+        screen.until(
+            r"stream RDMA: \d+ of 10000000 trips; of the last \d+, median [\d.]+ us, max [\d.]+ us\n"
+        )
+        screen.type("\x03")
+        assert screen.end() == 0
+
+
 def test_no_server() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

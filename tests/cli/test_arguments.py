@@ -1,0 +1,40 @@
+"""Arguments that several commands have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+
+from aiordma.cli.arguments import DIAGNOSTICS_PORT, parse_diagnostics, parse_peer
+
+NOTHING: Any = None
+
+
+@pytest.mark.parametrize(
+    ("value", "peer"),
+    [
+        ("server7", ("server7", DIAGNOSTICS_PORT)),
+        ("server7:80", ("server7", 80)),
+        ("192.0.2.1", ("192.0.2.1", DIAGNOSTICS_PORT)),
+        ("::1", ("::1", DIAGNOSTICS_PORT)),
+        ("[::1]", ("::1", DIAGNOSTICS_PORT)),
+        ("[fe80::1%eth0]", ("fe80::1%eth0", DIAGNOSTICS_PORT)),
+        ("[::1]:80", ("::1", 80)),
+        (None, None),
+    ],
+)
+def test_a_server_of_diagnostics_has_a_port(value: str | None, peer: tuple[str, int] | None) -> None:
+    assert parse_diagnostics(NOTHING, NOTHING, value) == peer
+
+
+@pytest.mark.parametrize("value", ["", ":80", "server7:", "server7:x", "server7:65536", "[::1]:"])
+def test_what_is_no_server(value: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse_diagnostics(NOTHING, NOTHING, value)
+
+
+def test_other_servers_have_no_port_of_their_own() -> None:
+    with pytest.raises(click.BadParameter, match="is not HOST:PORT"):
+        parse_peer(NOTHING, NOTHING, "server7")
