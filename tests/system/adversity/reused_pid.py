@@ -85,7 +85,10 @@ def main() -> None:
     before = pages()
     said["changed"] = [each.state for each in ask(Change({"busy_poll_us": "0"}), found)]
     found[0].pid = NUMBER  # it had answered, and then it ended
-    said["proc"] = list(proc_files(found[0])), [list(proc_files(each)) for each in ask(SHOW, loops())]
+    said["proc"] = (
+        list(proc_files(found[0])),
+        [list(proc_files(each)) for each in ask(SHOW, loops(pid=NUMBER))],
+    )
     said["get"] = tool("adm", "--pid", pid, "get", "busy_poll_us")
     said["stat, third"] = tool("stat", "--pid", pid, "--json")
     said["pages"] = len(before), len(pages())
