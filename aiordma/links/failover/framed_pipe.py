@@ -73,7 +73,7 @@ class _Sum:
         return found
 
     def take(self, n: int) -> None:
-        """``n`` bytes less. Whoever waited for that reads on."""
+        """``n`` bytes less. Those that waited for it read on."""
         self.bytes -= n
         if self.waiting and self.bytes < _SUM_AHEAD_BYTES:
             waiting, self.waiting = self.waiting, set()
