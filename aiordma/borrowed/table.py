@@ -166,7 +166,8 @@ TABLE = (
         "readers that take what has arrived from the ring, and writers that wait without a turn of the loop",
         _SWITCH,
         "time: asyncio's own readers and writers serve, with a copy and a turn of the loop more; on uvloop "
-        "`StreamWriter.start_tls()` on RDMA; on 3.11 a handler that fails leaves its connection open",
+        "`StreamWriter.start_tls()` on RDMA; on 3.11 a handler that fails leaves its connection open; and a "
+        "program that writes more than its rings hold before it reads waits for its peer",
         shapes.streams,
     ),
     Interface(

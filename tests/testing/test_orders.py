@@ -18,6 +18,8 @@ from tests import orders
 from tests.streams.pairs import rdma_pair
 from tests.world import DEVICE
 
+from .scenarios import SCENARIOS
+
 SEEDS = range(20)
 
 pytestmark = pytest.mark.skipif(DEVICE != "soft", reason="a device of the kernel has an order of its own")
@@ -214,6 +216,20 @@ def test_streams_in_twenty_orders_on_asyncio() -> None:
 def test_streams_in_twenty_orders_on_trio(on_trio: Callable[..., Any]) -> None:
     for seed in SEEDS:
         on_trio(seed, both_ways)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=[each.__name__ for each in SCENARIOS])
+def test_what_happens_at_the_same_time_on_asyncio(scenario: Callable[[Random], Awaitable[None]]) -> None:
+    for seed in SEEDS:
+        on_asyncio(seed, lambda seed=seed: scenario(Random(seed)))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=[each.__name__ for each in SCENARIOS])
+def test_what_happens_at_the_same_time_on_trio(
+    scenario: Callable[[Random], Awaitable[None]], on_trio: Callable[..., Any]
+) -> None:
+    for seed in SEEDS:
+        on_trio(seed, lambda seed=seed: scenario(Random(seed)))
 
 
 async def both_ways_or_stalled() -> None:
