@@ -175,7 +175,10 @@ test-late: install .venv/.examples ## the tests of test-rxe on the software devi
 
 # A seed draws the same again: `make test-orders SEED=7 SEEDS=1 ARGS="tests/links -k resize -x"`.
 SEEDS := 10
-test-orders: install ## tests of pipes, links, calls and streams in orders of events from SEED on, SEEDS of them (ARGS)
+ORDERS := 1000
+test-orders: install ## orders of events: ORDERS of each scenario, then whole folders from SEED on, SEEDS times (ARGS)
+	@[ -n "$(ARGS)" ] || { echo "== $(ORDERS) orders of each scenario"; \
+	  AIORDMA_TEST_SEEDS=$(ORDERS) $(PY) -m pytest -q $(WORKERS) --timeout 0 tests/testing/test_orders.py -k same_time; }
 	@for seed in $$(seq $(SEED) $$(($(SEED) + $(SEEDS) - 1))); do echo "== orders drawn from seed $$seed"; \
 	  $(PY) -m pytest -q $(WORKERS) --orders $$seed $(or $(ARGS),tests/pipes tests/links tests/rpc tests/streams) || \
 	  { echo "The same orders again: make test-orders SEED=$$seed SEEDS=1 ARGS='$(ARGS)'"; exit 1; }; done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from tests.world import DEVICE
 
 from .scenarios import SCENARIOS
 
-SEEDS = range(20)
+SEEDS = range(int(os.environ.get("AIORDMA_TEST_SEEDS", "20")))
 
 pytestmark = pytest.mark.skipif(DEVICE != "soft", reason="a device of the kernel has an order of its own")
 
