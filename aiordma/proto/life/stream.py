@@ -21,7 +21,7 @@ from ..frames import negotiation_frame
 from .attempt import Attempt
 from .frames import FramesLife
 from .leaving import PEER_DIED, LeavingLife
-from .outputs import Abandon, Put, ReadAhead, ReceiveFrom, Rejoined, ReleaseTcp
+from .outputs import Abandon, Put, ReadAhead, ReceiveFrom, Rejoined, ReleaseTcp, SendBy
 from .rings import DONE, RingsLife
 from .states import Leg, RingStage, Tcp
 
@@ -144,17 +144,20 @@ class StreamLife(LeavingLife):
             self._silent_tcp_ended(now, shows_end=shows_end)
         return self._take()
 
-    def tcp_failed(self, reason: str, now: float, *, sending: bool = False) -> list[Output]:
+    def tcp_failed(
+        self, reason: str, now: float, *, sending: bool = False, fault: bool = False
+    ) -> list[Output]:
         """The TCP connection has failed.
 
         :param sending: nothing more can be sent; what has arrived may still be read.
+        :param fault: what came in its place is no frame.
         """
         if self.frames is not None:
             if sending:
                 self.frames.fail_sending(reason)
                 self.frames.end_if_done(now)
             else:
-                self._fail_frames(reason, now)
+                self._fail_frames(reason, now, fault=fault)
         elif sending:
             pass  # reading fails next
         elif self._exchange is not None:
@@ -307,7 +310,9 @@ class StreamLife(LeavingLife):
         if not frames.stay(now):
             new, old = Leg("ring", attempt.number), Leg("tcp", frames.number)
             self.legs = [leg for leg in self.legs if leg != new] or [old]
-            self.sends_by = old
+            if self.sends_by == new:
+                self.sends_by = old
+                self._out.append(SendBy(old))  # which tells the user that it is lost
         if attempt.ring is not None:
             attempt.ring.close(abort=True)
 
