@@ -428,13 +428,15 @@ class Shadows:
         if assembler.on_ring:
             shadow.report("tcp_on_ring", shadow.now())
 
-    def _framed_failed(self, shadow: ShadowLife, framed: FramedPipe, reason: BaseException) -> None:
+    def _framed_failed(
+        self, shadow: ShadowLife, framed: FramedPipe, reason: str, *, fault: bool = False
+    ) -> None:
         frames = shadow.life.frames
-        if isinstance(reason, LinkError) and frames is not None and not frames.ended:
-            shadow.report("tcp_failed", reason.reason, shadow.now())
+        if not fault and frames is not None and not frames.ended:
+            shadow.report("tcp_failed", reason, shadow.now())
 
     def _rejoin(self, shadow: ShadowLife, framed: FramedPipe) -> None:
-        if not framed._is_rejoining:
+        if framed.life.attempt is None:
             shadow.report("rejoin", shadow.now())
 
     def _limit(self, shadow: ShadowLife, framed: FramedPipe) -> None:

@@ -213,14 +213,15 @@ class ShadowLife:
         return states
 
     def _states_of_frames(self, frames: Any, framed: FramedPipe) -> list[tuple[str, object, object]]:
+        today = framed.life
         states: list[tuple[str, object, object]] = [
-            ("frames closed", frames.closed, framed._closed),
+            ("frames closed", frames.closed, today.closed),
             ("frames gone", frames.gone, framed._carrier.closed),
-            ("frames moved", frames.moved, framed._moved),
+            ("frames moved", frames.moved, today.moved),
             ("frames broken", frames.failure is not None and not frames.done, framed.error is not None),
             ("frames ended", frames.done, framed._assembler.done),
-            ("frames' end sent", frames._end_sent, framed._end_sent),
-            ("frames' attempt", frames.attempt is not None, framed._is_rejoining),
+            ("frames' end sent", frames._end_sent, today._end_sent),
+            ("frames' attempt", frames.attempt is not None, today.attempt is not None),
         ]
         if not frames.gone:
             states.append(("frames' timer", frames.deadline is not None, framed._limit is not None))

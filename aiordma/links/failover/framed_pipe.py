@@ -3,6 +3,9 @@
 What was sent by RDMA and did not arrive goes first. What the kernel does not take at once is kept and counts
 as sent, one frame at most beyond that; so a frame is always whole, whatever becomes of the sending task.
 
+How the stream and the connection end is decided in ``proto/life/frames.py``. This moves the bytes, and does
+what is decided there.
+
 If the stream returns to RDMA (``rejoin.py``), each direction ends here with a frame that announces it, and
 the TCP connection is released, silent as it was before the failover.
 """
@@ -18,15 +21,9 @@ from ...errors import Code, LinkError, NegotiationError, RemoteProtocolError
 from ...pipes.draining import Draining
 from ...plain import check_plain
 from ...proto import clc
-from ...proto.cdc import StateFlag
-from ...proto.frames import (
-    MAX_BODY_BYTES,
-    Assembler,
-    data_header,
-    end_frame,
-    negotiation_frame,
-    on_ring_frame,
-)
+from ...proto.frames import MAX_BODY_BYTES, Assembler, data_header, negotiation_frame
+from ...proto.life.frames import FramesLife
+from ...proto.life.outputs import CloseTcp, Put, ResetTcp
 from .tcp_carrier import PEER_DIED, lost_because
 
 if TYPE_CHECKING:
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
     from ...errors import FallbackReason
     from ...pipes.contracts import Buffer
     from ...pipes.tls import Carrier
+    from ...proto.life.outputs import Output
     from ...wake.base import Handle, Waker
     from ..contracts import GroupView
     from .tcp_carrier import TcpCarrier
@@ -53,9 +51,6 @@ _SUM_AHEAD_BYTES = 256 * 1024 * 1024
 #: Answers of the negotiation that may wait for a peer that does not read. Further ones are not given: it
 #: would not read them either. A peer that keeps the rules has one proposal at a time.
 _MOST_ANSWERS = 64
-#: How long a closed pipe waits for the peer's last frame: closing with something unread would reset the
-#: connection, and discard what the peer has not read yet.
-_LINGER_S = 5.0
 
 
 class _Sum:
@@ -121,20 +116,16 @@ class FramedPipe:
         "_blocked",
         "_carrier",
         "_chunks",
-        "_closed",
-        "_end_sent",
-        "_eof_sent",
         "_failure",
         "_limit",
         "_most_ahead",
-        "_moved",
-        "_peer_closed_before",
+        "_out",
         "_received",
-        "_rejoin",
         "_sent",
         "_sum",
         "_telling",
         "_waker",
+        "life",
         "new_rejoin",
         "on_readable",
         "on_writable",
@@ -155,7 +146,9 @@ class FramedPipe:
         self._carrier, self._waker, self.peer, self.reason = carrier, waker, peer, reason
         #: Begins an attempt to return to RDMA.
         self.new_rejoin: Callable[[], Attempt]
-        self._rejoin: Attempt | None = None
+        self._out: list[Output] = []
+        #: How far the stream has come here.
+        self.life = FramesLife[Attempt](self._out, peer_closed=peer_closed)
         self._assembler = Assembler()
         self._chunks: deque[memoryview] = deque()
         self._ahead = 0  # bytes in them
@@ -164,10 +157,7 @@ class FramedPipe:
         self._blocked = False  # a sender came short and is to be called
         self._answers = 0  # of the negotiation, since nothing waited to be sent
         self._telling = False  # on_readable will be called
-        self._moved = False  # what this end sends goes to a ring
-        self._closed = self._eof_sent = self._end_sent = False
-        self._peer_closed_before = peer_closed
-        self._failure: BaseException | None = None
+        self._failure: BaseException | None = None  # why the life is broken
         self._limit: Handle | None = None
         #: Called when data, the end or an error has come.
         self.on_readable: Callable[[], None] | None = None
@@ -195,9 +185,10 @@ class FramedPipe:
 
     def try_send(self, data: Buffer, start: int = 0) -> int:
         """Take as many bytes of ``data[start:]`` as may go now; their number."""
-        if self._closed or self._eof_sent:
+        life = self.life
+        if life.closed or life.eof_sent:
             raise ClosedResourceError("this end was closed, or has finished sending")
-        if self._peer_closed:
+        if life.peer_closed:
             cause = LinkError("the peer has closed the stream")
             raise BrokenResourceError(str(cause)) from cause
         carrier = self._carrier
@@ -230,30 +221,18 @@ class FramedPipe:
             raise BrokenResourceError(f"the connection is lost: {reason}") from reason
 
     def _on_flushed(self) -> None:
-        if self._rejoin is not None and self._assembler.on_ring:
-            self._rejoin.try_hand_over()
-        elif self._closed:
-            self._end_if_done()
+        if self.life.awaits_flush:
+            self._go_on()
+            if self.life.attempt is not None:
+                self.life.attempt.try_hand_over()
         elif self._blocked and self.on_writable is not None:
             self._blocked = False
             self.on_writable()
 
     def send_eof(self) -> None:
         """The peer reads the end behind what was sent. Idempotent."""
-        if not self._closed:
-            self._eof_sent = True
-            self._put_end()
-
-    def _put_end(self) -> None:
-        """Send the end of this direction, unless it may still end on a ring."""
-        if not (self._end_sent or self._moved or self._is_rejoining):
-            self._end_sent = True
-            self._carrier.put(end_frame(closed=False))
-
-    def _put_close(self) -> None:
-        """Send the end of both directions."""
-        self._end_sent = True
-        self._carrier.put(end_frame(closed=True))
+        self.life.send_eof()
+        self._go_on()
 
     # -- receiving
 
@@ -273,17 +252,18 @@ class FramedPipe:
     def _read_on(self) -> None:
         """The user has taken what was too much. A message of the negotiation may be next, and the user need
         not ask for more: it has what it wanted."""
-        if not (self._closed or self._carrier.closed or self._ended or self._assembler.on_ring):
+        life = self.life
+        if not (life.closed or life.gone or life.ended or life.on_ring):
             self._on_input()
 
     def _pull_and_wake(self) -> None:
         self._pull()
-        if self._closed and not self._is_rejoining:
-            self._end_if_done()
-            return
-        if self.on_readable is not None and (self._ahead or self._ended):
+        life = self.life
+        if life.closed or self._carrier.failure is not None:
+            self._go_on()
+        if self.on_readable is not None and (self._ahead or life.ended):
             self.on_readable()
-        if self.on_writable is not None and (self._failure or self._carrier.failure or self._peer_closed):
+        if self.on_writable is not None and (life.failure or life.lost or life.peer_closed):
             self.on_writable()
 
     def _is_full(self) -> bool:
@@ -297,10 +277,9 @@ class FramedPipe:
 
     def _pull(self) -> None:
         """Read until nothing is there or enough is."""
-        carrier = self._carrier
-        assembler = self._assembler
-        while self._failure is None and not self._is_full():
-            if carrier.closed or assembler.on_ring:
+        carrier, life = self._carrier, self.life
+        while life.failure is None and not self._is_full():
+            if carrier.closed or life.on_ring:
                 return
             try:
                 data = carrier.read(_READ_BYTES)
@@ -308,46 +287,50 @@ class FramedPipe:
                     carrier.watch(True)
                     return
                 if not data:
-                    if not assembler.done:
-                        self._fail(LinkError(PEER_DIED))
-                    carrier.watch(False)
-                    return
+                    raise LinkError(PEER_DIED)
                 self._take(data)
-            except (LinkError, RemoteProtocolError) as error:
-                self._fail(error)
+            except LinkError as error:
+                self._fail(error.reason)
+                return
+            except RemoteProtocolError as error:
+                self._fail(str(error), fault=True)
+                return
             except MemoryError as error:  # what was read is lost
-                self._fail(LinkError(lost_because(error)))
+                self._fail(lost_because(error))
 
     def _take(self, data: bytes) -> None:
-        assembler = self._assembler
-        before = self._peer_closed
+        assembler, life = self._assembler, self.life
         for part in assembler.feed(data):
             self._received += len(part)
-            if not self._closed:
+            if not life.closed:
                 self._chunks.append(part)
                 self._ahead += len(part)
                 self._sum.bytes += len(part)
-        if assembler.done and self._is_rejoining and self._rejoin is not None:
-            self._rejoin.peer_ended()
-        if self._peer_closed and not before:
-            # It takes nothing any more. Acknowledge it: the peer waits for that before it closes TCP.
-            self._put_end()
+        if assembler.flags != life.peer:
+            life.peer = assembler.flags
+            if life.attempt is not None:
+                life.attempt.peer_ended()
+            life.acknowledge()
+            self._go_on()
         while assembler.messages:
             self._negotiate(assembler.messages.pop(0))
         if assembler.on_ring:
             self._carrier.watch(False)
-            if self._rejoin is None or self._rejoin.over:
+            if life.attempt is None:
                 raise RemoteProtocolError("frames: the peer goes to a ring that it does not have")
-            self._rejoin.peer_moved()
+            life.on_ring = True
+            life.attempt.peer_moved()
 
-    def _fail(self, reason: BaseException) -> None:
-        self._failure = reason
-        if isinstance(reason, RemoteProtocolError):
-            self._carrier.reset()
-        else:
-            self._carrier.watch(False)
-        if self._rejoin is not None:
-            self._rejoin.cancel()
+    def _fail(self, reason: str, *, fault: bool = False) -> None:
+        self._carrier.watch(False)
+        self.life.fail(reason, fault=fault)
+        self._go_on()
+        if self.life.failure is not None:
+            self._give_up_attempt()
+
+    def _give_up_attempt(self) -> None:
+        if self.life.attempt is not None:
+            self.life.attempt.cancel()
 
     def try_receive(self, max_bytes: int) -> bytes | None:
         """What is there, at most ``max_bytes``; None when nothing is; ``b""`` at the end."""
@@ -390,23 +373,15 @@ class FramedPipe:
                 self._chunks[0] = self._chunks[0][n:]
 
     def _nothing(self) -> bytes | None:
-        if self._closed:
+        if self.life.closed:
             raise ClosedResourceError("this end was closed, or has finished sending")
-        if self._assembler.done:
+        if self.life.done:
             return b""
         if self._failure is not None:
             raise BrokenResourceError(f"the connection is lost: {self._failure}") from self._failure
         return None
 
     # -- state
-
-    @property
-    def _peer_closed(self) -> bool:
-        return self._peer_closed_before or bool(self._assembler.flags & StateFlag.CLOSED)
-
-    @property
-    def _ended(self) -> bool:
-        return self._assembler.done or self._failure is not None
 
     @property
     def readable(self) -> int:
@@ -427,23 +402,24 @@ class FramedPipe:
     @property
     def writable(self) -> int:
         """1 when some can be sent now, else 0: the kernel does not tell how much."""
-        shut = self._closed or self._eof_sent or self._peer_closed or self.error is not None
+        life = self.life
+        shut = life.closed or life.eof_sent or life.peer_closed or self.error is not None
         return 0 if shut or self._carrier.pending else 1
 
     @property
     def at_eof(self) -> bool:
         """The peer has finished, and everything was taken."""
-        return self._assembler.done and not self._ahead
+        return self.life.done and not self._ahead
 
     @property
     def drained(self) -> bool:
         """The peer sends by a ring, and all that came by TCP was taken."""
-        return self._assembler.on_ring and not self._ahead
+        return self.life.on_ring and not self._ahead
 
     @property
     def error(self) -> BaseException | None:
         """Why the connection is lost, None while it is not (or when everything came before that)."""
-        return None if self._assembler.done else self._failure
+        return None if self.life.done else self._failure
 
     @property
     def counters(self) -> tuple[int, int]:
@@ -453,31 +429,28 @@ class FramedPipe:
     # -- returning to RDMA: rejoin() begins it, and the attempt directs the rest
 
     @property
-    def _is_rejoining(self) -> bool:
-        return self._rejoin is not None and not self._rejoin.over
-
-    @property
     def may_rejoin(self) -> bool:
         """Whether the stream is on TCP and whole."""
-        shut = self._closed or self._eof_sent or self._ended
-        return not (shut or self._moved or self._carrier.closed or self._carrier.failure)
+        return self.life.may_rejoin and self._carrier.failure is None
 
     def rejoin(self) -> Attempt:
         """Try to return to RDMA, or join the attempt under way.
 
         :raises NegotiationError: not in this state.
         """
-        if self._rejoin is None or self._rejoin.over:
+        attempt = self.life.attempt
+        if attempt is None:
             if not self.may_rejoin:
                 raise NegotiationError(Code.OUT_OF_SYNC, "the stream is closed, half-closed or on RDMA")
-            self._rejoin = self.new_rejoin()
-            self._rejoin.ask()
+            attempt = self.life.attempt = self.new_rejoin()
+            attempt.ask()
             self.read_to_the_end()
-        return self._rejoin
+        return attempt
 
     def _negotiate(self, data: bytes) -> None:
-        if self._rejoin is not None and not self._rejoin.over:
-            self._rejoin.receive(data)
+        life = self.life
+        if life.attempt is not None:
+            life.attempt.receive(data)
             return
         message = clc.decode(data)
         if isinstance(message, clc.Decline):
@@ -485,28 +458,28 @@ class FramedPipe:
         self._answers = self._answers + 1 if self._carrier.pending else 0
         if self._answers > _MOST_ANSWERS:
             return
-        if self._closed or self._eof_sent:
+        if life.closed or life.eof_sent:
             # The END that was sent is the answer: the peer gives its attempt up, and may close. What is
             # behind the END could find the connection closed, and the reset would cost the peer what it has
             # not sent yet.
             return
         # A peer that has ended since has given its attempt up.
-        if isinstance(message, clc.Proposal) and not (self._moved or self._assembler.done):
-            self._rejoin = self.new_rejoin()
-            self._rejoin.answer(data)
+        if isinstance(message, clc.Proposal) and not (life.moved or life.done):
+            life.attempt = attempt = self.new_rejoin()
+            attempt.answer(data)
             self.read_to_the_end()
         else:
             self.put_message(clc.Decline(diagnosis=Code.OUT_OF_SYNC).encode())
 
     def put_message(self, message: bytes) -> None:
         """Send a message of the negotiation."""
-        if not self._moved:
+        if not self.life.moved:
             self._carrier.put(negotiation_frame(message))
 
     def end_sending(self) -> None:
         """This end's last frame: what follows goes by a ring."""
-        self._carrier.put(on_ring_frame())
-        self._moved = True
+        self.life.move()
+        self._go_on()
 
     def read_to_the_end(self) -> None:
         """What comes behind the peer's data is needed, whether the user reads or not.
@@ -519,17 +492,12 @@ class FramedPipe:
         self._most_ahead = _MOST_AHEAD_BYTES
         self.read_soon()
 
-    @property
-    def peer_has_moved(self) -> bool:
-        """The peer's last frame has arrived."""
-        return self._assembler.on_ring
-
     def release(self) -> tuple[Carrier, bytes] | None:
         """Release the TCP connection, with what the peer has sent behind its last frame; None: not yet."""
-        if self._carrier.pending or self._carrier.closed or not self._assembler.on_ring:
+        self._go_on()
+        if not self.life.release():
             return None
-        if self._limit is not None:
-            self._limit.cancel()
+        self._set_limit()
         _draining.discard(self._waker, self)
         return self._carrier.release(), self._assembler.rest
 
@@ -540,73 +508,84 @@ class FramedPipe:
     def stay(self) -> bool:
         """The attempt has failed. False: the stream is lost, as part of it has gone to the ring already."""
         self._most_ahead = _AHEAD_BYTES
-        if self._moved:
-            self._failure = self._failure or LinkError(
-                "the stream was lost on its way back to RDMA", self.peer
-            )
-            self._carrier.reset()
-            return False
-        if self._closed:
-            self._put_close()
-            self._end_if_done()
-        elif self._eof_sent:
-            self._put_end()
-        return True
+        stays = self.life.stay(self._waker.now())
+        self._go_on()
+        return stays
 
     # -- the end
 
     def close(self) -> None:
         """Close both directions; what was sent still arrives. Idempotent."""
-        if self._closed:
+        life = self.life
+        if life.closed:
             return
         self._forget_user()
-        if self._carrier.closed:
-            return
-        _draining.add(self._waker, self)
-        if self._rejoin is not None and self._is_rejoining and self._rejoin.may_be_revoked:
-            self._rejoin.cancel()  # the peer may not read for long: the end goes by TCP
-        elif self._is_rejoining:
-            self._limit = self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
-        else:
-            self._put_close()
+        if not life.gone:
+            _draining.add(self._waker, self)
+        if life.close(self._waker.now()):
+            self._give_up_attempt()
+        self._go_on()
         self._pull()
-        if not self._is_rejoining:
-            self._end_if_done()
+        self._go_on()
 
     def _forget_user(self) -> None:
-        self._closed = True
         self.on_readable = self.on_writable = None
         self._chunks.clear()
         self._sum.waiting.discard(self)
         self._sum.take(self._ahead)
         self._ahead = 0
 
-    def _end_if_done(self) -> None:
-        carrier = self._carrier
-        if carrier.closed or carrier.failure is not None or self._ended:
-            if not carrier.pending or carrier.failure is not None or self._failure is not None:
-                self._end()
-        elif not carrier.pending and self._limit is None:
-            self._limit = self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
+    def abort(self) -> None:
+        """Reset the connection: the peer gets an error. Idempotent."""
+        self._forget_user()
+        self.life.abort()
+        self._go_on()
 
     def _end(self) -> None:
-        if self._limit is not None:
+        """The time to wait for the peer is over, or the event loop ends."""
+        self.life.on_timer()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Do what the life asks for, and tell it what has become of that."""
+        life, carrier = self.life, self._carrier
+        self._carry_out()
+        if carrier.failure is not None:
+            life.fail_sending(carrier.failure.reason)
+        if life.closed or life.moved:
+            now = self._waker.now()
+            if life.awaits_flush and not carrier.pending:
+                life.flushed(now)
+            life.end_if_done(now)
+            self._carry_out()
+        if life.failure is not None and self._failure is None:
+            self._failure = (RemoteProtocolError if life.fault else LinkError)(life.failure)
+        self._set_limit()
+
+    def _carry_out(self) -> None:
+        out, carrier = self._out, self._carrier
+        while out:
+            output = out.pop(0)
+            if isinstance(output, Put):
+                carrier.put(output.data)
+            elif isinstance(output, (CloseTcp, ResetTcp)):
+                (carrier.close if isinstance(output, CloseTcp) else carrier.reset)()
+                _draining.discard(self._waker, self)
+                self._give_up_attempt()
+
+    def _set_limit(self) -> None:
+        """One timer, for as long as the life has a deadline."""
+        deadline = self.life.deadline
+        if self._limit is not None and deadline is None:
             self._limit.cancel()
-        self._carrier.close()
-        if self._rejoin is not None:
-            self._rejoin.cancel()
-        _draining.discard(self._waker, self)
+            self._limit = None
+        elif self._limit is None and deadline is not None:
+            self._limit = self._waker.call_at(deadline, self._end)
 
     def _push(self) -> bool:
         """The event loop ends: send what the kernel takes; whether nothing is left."""
         self._carrier.push()
         return self.sent_all()
-
-    def abort(self) -> None:
-        """Reset the connection: the peer gets an error. Idempotent."""
-        self._forget_user()
-        self._carrier.reset()
-        self._end()
 
 
 _draining = Draining[FramedPipe](FramedPipe._end, FramedPipe._push)

@@ -57,7 +57,6 @@ class Rejoin:
         self._job: Job | None = None
         self._timer: Handle | None = None
         self._ring: RingPipe | None = None
-        self._moved = False  # what this end sends goes to the ring
         self.over = False
         self.error: Exception | None = None
         #: Called when it is over.
@@ -283,29 +282,26 @@ class Rejoin:
         self._contact.member.needs_tcp(self._framed.read_to_the_end)
         if not self._handshake.is_client:
             self._move()
-        if self._framed.peer_has_moved:
+        if self._framed.life.on_ring:
             self.peer_moved()
 
     def _move(self) -> None:
         assert self._ring is not None
         self._framed.end_sending()
-        self._moved = True
         self._switch.send_by(self._ring)
 
     def peer_moved(self) -> None:
         """The peer's last frame has arrived."""
         if self._ring is None or self._ring is not self._switch.ring:
             return  # _begin_moving() looks again
-        if not self._moved:
+        if not self._framed.life.moved:
             self._move()
         self._switch.receive_by(self._ring)
         self.try_hand_over()
 
     def try_hand_over(self) -> None:
         """Once nothing more of the stream is on TCP, the connection is the rings' again."""
-        if self.over or not self._moved:
-            return
-        released = self._framed.release()
+        released = None if self.over else self._framed.release()
         if released is not None:
             self._finish(None)
             self._switch.rejoined_rdma()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..cdc import StateFlag
 from ..frames import end_frame, on_ring_frame
 from .outputs import Broken, CloseTcp, Put, ResetTcp
 
 if TYPE_CHECKING:
-    from .attempt import Attempt
     from .outputs import Output
-    from .rings import RingsLife
 
 __all__ = ["FramesLife"]
 
@@ -20,16 +18,32 @@ __all__ = ["FramesLife"]
 _LINGER_S = 5.0
 
 
-class FramesLife:
-    """:param number: of the rings that the stream has left.
+class Revocable(Protocol):
+    """An attempt to return to RDMA, as its stream's end on TCP sees it."""
 
-    :param out: outputs go there.
+    @property
+    def may_be_revoked(self) -> bool:
+        """The peer need not hear of its end."""
+
+
+A = TypeVar("A", bound=Revocable)
+
+
+class FramesLife(Generic[A]):
+    """:param out: outputs go there.
+    :param number: of the rings that the stream has left.
     :param peer_closed: the peer has closed already: it takes nothing.
     """
 
-    def __init__(self, number: int, out: list[Output], *, peer_closed: bool) -> None:
+    __slots__ = (
+        "_end_sent", "_flushed", "_out", "_peer_closed_before", "attempt", "closed", "deadline", "eof_sent",
+        "failure", "fault", "gone", "lost", "moved", "number", "on_ring", "peer",
+    )  # fmt: skip
+
+    def __init__(self, out: list[Output], number: int = 0, *, peer_closed: bool) -> None:
         self.number = number
-        self.attempt: Attempt | None = None
+        #: The attempt that is under way.
+        self.attempt: A | None = None
         self.closed = self.eof_sent = self._end_sent = False
         #: What this end sends goes to a ring; the peer's last frame has come.
         self.moved = self.on_ring = False
@@ -37,6 +51,8 @@ class FramesLife:
         self.peer = 0
         #: Why nothing more comes. What could not be sent is in :attr:`lost`.
         self.failure: str | None = None
+        #: The peer broke the protocol.
+        self.fault = False
         self.lost: str | None = None
         #: The connection is closed, or has been handed over.
         self.gone = False
@@ -66,10 +82,6 @@ class FramesLife:
     def rejoining(self) -> bool:
         """An attempt is under way."""
         return self.attempt is not None
-
-    def leads_to(self, ring: RingsLife) -> bool:
-        """Whether an attempt is under way that ends on these rings."""
-        return self.attempt is not None and self.attempt.ring is ring
 
     @property
     def may_rejoin(self) -> bool:
@@ -146,12 +158,18 @@ class FramesLife:
 
     # ---- the peer, and the connection
 
+    def acknowledge(self) -> None:
+        """A peer that takes nothing any more waits for this end's END before it closes TCP."""
+        if self.peer & StateFlag.CLOSED and not self._peer_closed_before:
+            self.put_end()
+
     def fail(self, reason: str, *, fault: bool = False) -> None:
         """Nothing more comes from the peer, and it was not its end."""
-        if not self.gone and not self.ended:
-            self._lose(reason, fault=fault)
-            if fault:
-                self._leave_tcp(ResetTcp())
+        if self.gone or (self.ended and not fault):
+            return
+        self._lose(reason, fault=fault)
+        if fault:
+            self._leave_tcp(ResetTcp())
 
     def fail_sending(self, reason: str) -> None:
         """The kernel takes nothing more; what has arrived can still be read."""
@@ -190,7 +208,7 @@ class FramesLife:
 
     def _lose(self, reason: str, *, fault: bool = False) -> None:
         if self.failure is None:
-            self.failure = reason
+            self.failure, self.fault = reason, fault
             if not self.closed and not self.done:
                 self._out.append(Broken(reason, fault))
 

@@ -188,7 +188,8 @@ class LeavingLife(LifeBase):
 
     def _fail_over(self, ring: RingsLife, reason: str, now: float) -> bool:
         """Whether the stream may outlive its link."""
-        returning = self.frames is not None and self.frames.leads_to(ring)
+        attempt = None if self.frames is None else self.frames.attempt
+        returning = attempt is not None and attempt.ring is ring
         awaited = returning or (ring is self.ring and self.tcp is Tcp.AWAITED)
         if not self.takes_part or not (awaited or (ring is self.ring and self.tcp is Tcp.SILENT)):
             return False
@@ -259,7 +260,7 @@ class LeavingLife(LifeBase):
         self._exchange = self._cursors = None
         self.tcp = Tcp.FRAMES
         peer_closed = bool(event.peer_flags & StateFlag.CLOSED)
-        self.frames = FramesLife(ring.number, self._out, peer_closed=peer_closed)
+        self.frames = FramesLife(self._out, ring.number, peer_closed=peer_closed)
         if not peer_closed:
             self._out.append(Resend(event.send_from))
         leg = Leg("tcp", ring.number)

@@ -91,15 +91,13 @@ class StreamLife(LeavingLife):
         """An END frame with these flags."""
         frames = self.frames
         assert frames is not None
-        before = frames.peer_closed
         frames.peer |= flags
         if frames.attempt is not None:
             if frames.attempt.ring is not None:
                 # A peer that ends on TCP has not used the rings, and never will.
                 frames.attempt.ring.alone = True
             self._fail_attempt(Code.SHUTTING_DOWN, "the stream was closed", now)
-        if frames.peer_closed and not before:
-            frames.put_end()  # the peer takes nothing any more, and waits for this before it closes TCP
+        frames.acknowledge()
         frames.end_if_done(now)
         return self._take()
 
@@ -237,7 +235,7 @@ class StreamLife(LeavingLife):
         self.frames.attempt = attempt
         return attempt
 
-    def _new_message(self, frames: FramesLife, data: bytes, now: float, pending: bool) -> None:
+    def _new_message(self, frames: FramesLife[Attempt], data: bytes, now: float, pending: bool) -> None:
         """A message while no attempt is under way."""
         message = clc.decode(data)
         if isinstance(message, clc.Decline):
@@ -290,7 +288,7 @@ class StreamLife(LeavingLife):
             ring.close()
         self._hand_over(frames)
 
-    def _hand_over(self, frames: FramesLife) -> None:
+    def _hand_over(self, frames: FramesLife[Attempt]) -> None:
         """Once nothing more of the stream is on TCP, the connection is the rings' again."""
         attempt = frames.attempt
         if attempt is None or attempt.ring is None or not frames.release():

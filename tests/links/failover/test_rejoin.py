@@ -12,7 +12,7 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
-from aiordma.errors import Code, LinkError, NegotiationError
+from aiordma.errors import Code, NegotiationError
 from aiordma.links.failover.leave import switch_back
 from aiordma.links.failover.rejoin import Rejoin
 from tests.health import ROUNDS, nothing_left, until
@@ -159,7 +159,7 @@ async def test_a_stream_that_ends_when_the_answer_is_ready(monkeypatch: pytest.M
 
         async def and_end(*arguments: Any) -> ServerContact:
             offered.append(await answer(*arguments))
-            attempt = other._pipe.fallback._rejoin  # type: ignore[attr-defined]
+            attempt = other._pipe.fallback.life.attempt  # type: ignore[attr-defined]
             assert attempt.group is None
             attempt.cancel()
             return offered[0]
@@ -199,7 +199,7 @@ async def test_an_end_that_has_closed_half_way_back_and_loses_both_ways(
         if self._handshake is not None and not self._handshake.is_client:
             take_off(self._engine, "qp")  # type: ignore[arg-type]
             self._switch.close()
-            self._framed._fail(LinkError("lost by the test"))
+            self._framed._fail("lost by the test")
             lost.append(self)
 
     lost: list[Rejoin] = []

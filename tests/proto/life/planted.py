@@ -50,7 +50,7 @@ def _return_silently(ring: RingsLife) -> None:
     ring._out.append(Resume(ring.number))
 
 
-def _close_and_end(frames: FramesLife) -> None:
+def _close_and_end(frames: FramesLife[Any]) -> None:
     """An end that has closed answers the peer's close with a second, smaller end."""
     frames._put(end_frame(closed=True))
 
