@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.pipes import link_pairs
-from tests.shadow.fixture import shadows
 
 if TYPE_CHECKING:
     from tests.pipes.link_pairs import Open
-
-__all__ = ["open_engine", "shadows"]
 
 
 @pytest.fixture

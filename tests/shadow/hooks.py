@@ -22,7 +22,7 @@ from aiordma.proto.codes import Code
 from aiordma.proto.failover import Refuse
 from aiordma.proto.frames import Assembler, Kind
 from aiordma.proto.life import Cursors, Leg, RingStage, Tcp
-from aiordma.proto.rejoin import RejoinHandshake
+from aiordma.proto.life.attempt import Attempt
 
 from .life import ShadowLife
 
@@ -457,11 +457,11 @@ class Shadows:
             begin(attempt, framed, *args)
             shadow = self._find(framed)
             if shadow is not None:
-                shadow.attempts.append(attempt)
                 self._bind(attempt, shadow)
+                self._bind(attempt._attempt, shadow)
 
         self._replace(Rejoin, "__init__", began)
-        for name in ("_run", "_fail", "_begin_moving", "peer_moved", "try_hand_over"):
+        for name in ("_go_on", "_fail", "_begin_moving", "peer_moved", "try_hand_over"):
             self._hook(Rejoin, name)
         self._hook(Rejoin, "cancel", self._cancelled)
         self._hook(
@@ -469,49 +469,19 @@ class Shadows:
             "_on_timer",
             lambda shadow, attempt: shadow.report("on_timer", shadow.now()),
         )
-        self._hook(
-            Rejoin,
-            "_refuse",
-            lambda shadow, attempt, error: (
-                None if attempt.over else shadow.report("refused", error.code, str(error), shadow.now())
-            ),
-            deep=True,
-        )
-        self._hook_handshake("start", self._proposed)
-        self._hook_handshake("ready", self._prepared)
-        self._hook_handshake("again", self._prepared)
-        self._hook_handshake("established", self._established)
+        for name in ("proposed", "prepared", "refused"):
+            self._hook(Attempt, name, functools.partial(self._worked, name), deep=True)
+        self._hook(Attempt, "established", self._established, deep=True)
 
     def _cancelled(self, shadow: ShadowLife, attempt: Rejoin) -> None:
         if shadow.depth == 1:
             shadow.over = True  # by a test, past the stream
 
-    def _hook_handshake(self, name: str, feed: Callable[..., None]) -> None:
-        original = RejoinHandshake.__dict__[name]
+    def _worked(self, name: str, shadow: ShadowLife, attempt: Attempt[Any], *what: Any) -> None:
+        shadow.report(name, *what)
 
-        def hooked(handshake: RejoinHandshake, *args: Any) -> Any:
-            for shadow in set(self._of.values()):
-                for attempt in shadow.attempts:
-                    if attempt._handshake is handshake and not attempt.over and not shadow.over:
-                        with self._guard(shadow):
-                            feed(shadow, attempt, handshake, *args)
-            return original(handshake, *args)
-
-        self._replace(RejoinHandshake, name, hooked)
-
-    def _proposed(self, shadow: ShadowLife, attempt: Rejoin, handshake: RejoinHandshake) -> None:
-        shadow.report("proposed", handshake._proposal, shadow.now())
-
-    def _prepared(
-        self, shadow: ShadowLife, attempt: Rejoin, handshake: RejoinHandshake, answer: Any, now: float
-    ) -> None:
-        shadow.report("prepared", answer, now)
-
-    def _established(
-        self, shadow: ShadowLife, attempt: Rejoin, handshake: RejoinHandshake, now: float
-    ) -> None:
-        frames, ring = shadow.life.frames, attempt._ring
-        assert ring is not None
+    def _established(self, shadow: ShadowLife, attempt: Attempt[Any], ring: RingPipe, now: float) -> None:
+        frames = shadow.life.frames
         assert frames is not None
         if frames.attempt is None:
             return

@@ -7,10 +7,12 @@ which timers run.
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from aiordma.proto import life as machine
+from aiordma.proto.cdc import MESSAGE_BYTES, CdcMessage
 from aiordma.proto.failover import State
 from aiordma.proto.frames import Assembler
 from aiordma.proto.life import Leg, Limits, RingStage
@@ -43,7 +45,6 @@ class ShadowLife:
         self.carrier: Any = None
         self.over = False
         self.depth = 0
-        self.attempts: list[Any] = []
         self.stopped: set[int] = set()
         self.read_until: int | None = None
         self._differ = differ
@@ -116,7 +117,10 @@ class ShadowLife:
             flags = pipe.ledger()[7]
             if pipe.error is not None and str(pipe.error).endswith("the peer aborted the stream"):
                 flags |= ABORTED
-            if flags & ~ring.peer:
+            for kept in gc.get_referents(pipe):  # while cursors are exchanged, it says nothing of it
+                if type(kept) is bytes and len(kept) == MESSAGE_BYTES:
+                    flags |= CdcMessage.decode(kept).state_flags
+            if flags & ~(ring.peer | ring._early):
                 self.report("peer_flags", number, flags)
         self.look_at_tcp()
 

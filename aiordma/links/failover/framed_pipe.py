@@ -469,12 +469,12 @@ class FramedPipe:
             attempt.answer(data)
             self.read_to_the_end()
         else:
-            self.put_message(clc.Decline(diagnosis=Code.OUT_OF_SYNC).encode())
+            self.put_frame(negotiation_frame(clc.Decline(diagnosis=Code.OUT_OF_SYNC).encode()))
 
-    def put_message(self, message: bytes) -> None:
+    def put_frame(self, frame: bytes) -> None:
         """Send a message of the negotiation."""
         if not self.life.moved:
-            self._carrier.put(negotiation_frame(message))
+            self._carrier.put(frame)
 
     def end_sending(self) -> None:
         """This end's last frame: what follows goes by a ring."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..clc import Proposal
 from ..errors import RemoteProtocolError
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ..handshake import Timeouts
     from ..rejoin import Event
     from .outputs import Output
-    from .rings import RingsLife
 
 __all__ = ["Attempt"]
 
@@ -24,17 +23,26 @@ __all__ = ["Attempt"]
 _MOST_EARLY = 8
 
 
-class Attempt:
-    """:param number: of the rings that it leads to.
+class NewRing(Protocol):
+    """The rings that an attempt leads to."""
 
-    :param out: outputs go there.
+    def stand_alone(self) -> None:
+        """The peer has not used them, and never will."""
+
+
+R = TypeVar("R", bound=NewRing)
+
+
+class Attempt(Generic[R]):
+    """:param out: outputs go there.
+    :param number: of the rings that it leads to.
     """
 
-    def __init__(self, number: int, timeouts: Timeouts, out: list[Output]) -> None:
+    def __init__(self, timeouts: Timeouts, out: list[Output], number: int = 0) -> None:
         self.number = number
         self.handshake: RejoinHandshake | None = None
         #: The new rings, once they can be used at this end.
-        self.ring: RingsLife | None = None
+        self.ring: R | None = None
         #: The negotiation has ended: both ends use the rings. This end has begun to.
         self.agreed = self.begun = False
         #: It has failed, for this reason (a ``Code``, and words).
@@ -47,6 +55,11 @@ class Attempt:
     def may_be_revoked(self) -> bool:
         """The peer has not answered: it has no ring yet, and need not hear that there will be none."""
         return self.handshake is None or self.handshake.proposed
+
+    @property
+    def unanswered(self) -> bool:
+        """The peer has not read the Proposal in time."""
+        return self.handshake is not None and self.handshake.unanswered
 
     def deadline(self) -> float | None:
         """When :meth:`on_timer` is to be called."""
@@ -87,7 +100,7 @@ class Attempt:
             self._run(self.handshake.ready(answer, now))
         self._take_early(now)
 
-    def established(self, ring: RingsLife, now: float) -> None:
+    def established(self, ring: R, now: float) -> None:
         """The rings can be used at this end."""
         assert self.handshake is not None
         self.ring = ring
@@ -100,6 +113,11 @@ class Attempt:
             self.failed = self._refusal
         else:
             self._run(self.handshake.refuse(code, now))
+
+    def peer_stays(self) -> None:
+        """The peer declines, or has ended on TCP."""
+        if self.ring is not None:
+            self.ring.stand_alone()
 
     def on_timer(self, now: float) -> None:
         """The clock has reached :meth:`deadline`."""
@@ -123,9 +141,8 @@ class Attempt:
                     self._out.append(Negotiate(event))
                 case UseTcp():
                     self.failed = self._refusal or (event.code, "")
-                    if event.peer is not None and self.ring is not None:
-                        # A peer that declines has not used the rings, and never will.
-                        self.ring.alone = True
+                    if event.peer is not None:
+                        self.peer_stays()
                 case Failed():
                     self.failed = event.code, event.text
                 case _:

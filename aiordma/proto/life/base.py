@@ -53,7 +53,7 @@ class LifeBase:
         self._rings = {0: self.ring}
         self._tokens = {0: tokens}
         #: The stream's end on TCP while the connection carries it.
-        self.frames: FramesLife[Attempt] | None = None
+        self.frames: FramesLife[Attempt[RingsLife]] | None = None
         #: While the stream leaves RDMA.
         self._exchange: CursorExchange | None = None
         #: Why the link has failed before the TCP connection came.
@@ -152,14 +152,14 @@ class LifeBase:
 
     # ---- inside
 
-    def _find(self, leg: Leg) -> RingsLife | FramesLife[Attempt] | None:
+    def _find(self, leg: Leg) -> RingsLife | FramesLife[Attempt[RingsLife]] | None:
         """None: frames whose connection was handed on to the next rings."""
         if leg.path == "ring":
             return self._rings[leg.number]
         frames = self.frames
         return frames if frames is not None and frames.number == leg.number else None
 
-    def _in_use(self) -> list[RingsLife | FramesLife[Attempt]]:
+    def _in_use(self) -> list[RingsLife | FramesLife[Attempt[RingsLife]]]:
         """All transports that the user's end concerns, each once."""
         legs = dict.fromkeys((*self.legs, self.sends_by))
         return [path for path in map(self._find, legs) if path is not None]
@@ -175,7 +175,7 @@ class LifeBase:
         elif self.eof_sent:
             path.send_eof()
 
-    def _close(self, path: RingsLife | FramesLife[Attempt], now: float) -> bool:
+    def _close(self, path: RingsLife | FramesLife[Attempt[RingsLife]], now: float) -> bool:
         """Close one transport; whether an attempt that is under way on it is not needed any more."""
         if isinstance(path, FramesLife):
             return path.close(now)

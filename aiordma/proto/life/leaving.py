@@ -85,8 +85,7 @@ class LeavingLife(LifeBase):
 
     def stands_alone(self) -> list[Output]:
         """The peer has never taken part, and never will: nothing is waited for at the end."""
-        self.ring.alone = True
-        self.ring.free_if_done()
+        self.ring.stand_alone()
         return self._take()
 
     def link_failed(

@@ -137,6 +137,11 @@ class RingsLife:
         self._shut_down(DONE | ABORTED)
         self.free_if_done()
 
+    def stand_alone(self) -> None:
+        """The peer has not taken part, and never will."""
+        self.alone = True
+        self.free_if_done()
+
     def end_for_peer(self) -> None:
         """The peer's process has ended and left nothing undone: as if it had closed."""
         self.peer |= DONE | CLOSED

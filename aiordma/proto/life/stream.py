@@ -93,9 +93,7 @@ class StreamLife(LeavingLife):
         assert frames is not None
         frames.peer |= flags
         if frames.attempt is not None:
-            if frames.attempt.ring is not None:
-                # A peer that ends on TCP has not used the rings, and never will.
-                frames.attempt.ring.alone = True
+            frames.attempt.peer_stays()
             self._fail_attempt(Code.SHUTTING_DOWN, "the stream was closed", now)
         frames.acknowledge()
         frames.end_if_done(now)
@@ -225,17 +223,19 @@ class StreamLife(LeavingLife):
         return self._take()
 
     @property
-    def _attempt(self) -> Attempt | None:
+    def _attempt(self) -> Attempt[RingsLife] | None:
         return None if self.frames is None else self.frames.attempt
 
-    def _new_attempt(self) -> Attempt:
+    def _new_attempt(self) -> Attempt[RingsLife]:
         assert self.frames is not None
         self._last_number += 1
-        attempt = Attempt(self._last_number, self.limits.negotiation, self._out)
+        attempt = Attempt[RingsLife](self.limits.negotiation, self._out, self._last_number)
         self.frames.attempt = attempt
         return attempt
 
-    def _new_message(self, frames: FramesLife[Attempt], data: bytes, now: float, pending: bool) -> None:
+    def _new_message(
+        self, frames: FramesLife[Attempt[RingsLife]], data: bytes, now: float, pending: bool
+    ) -> None:
         """A message while no attempt is under way."""
         message = clc.decode(data)
         if isinstance(message, clc.Decline):
@@ -268,13 +268,13 @@ class StreamLife(LeavingLife):
 
     # ---- back to RDMA: each direction moves
 
-    def _move(self, attempt: Attempt, now: float) -> None:
+    def _move(self, attempt: Attempt[RingsLife], now: float) -> None:
         """This end's last frame; what follows goes by the new rings."""
         assert self.frames is not None
         self.frames.move()
         self._send_by(Leg("ring", attempt.number), now)
 
-    def _peer_moved(self, attempt: Attempt, now: float) -> None:
+    def _peer_moved(self, attempt: Attempt[RingsLife], now: float) -> None:
         frames, ring = self.frames, attempt.ring
         assert frames is not None
         if not frames.on_ring or not attempt.begun or ring is None:
@@ -288,7 +288,7 @@ class StreamLife(LeavingLife):
             ring.close()
         self._hand_over(frames)
 
-    def _hand_over(self, frames: FramesLife[Attempt]) -> None:
+    def _hand_over(self, frames: FramesLife[Attempt[RingsLife]]) -> None:
         """Once nothing more of the stream is on TCP, the connection is the rings' again."""
         attempt = frames.attempt
         if attempt is None or attempt.ring is None or not frames.release():

@@ -125,8 +125,8 @@ async def test_a_link_that_breaks_while_an_end_waits_to_send(monkeypatch: pytest
     begin_moving = Rejoin._begin_moving
 
     def after_much(self: Rejoin) -> None:
-        assert self._handshake is not None
-        if not self._handshake.is_client:
+        assert self._attempt.handshake is not None
+        if not self._attempt.handshake.is_client:
             sent.append(one._pipe.try_send(data))
         begin_moving(self)
 
@@ -196,7 +196,7 @@ async def test_an_end_that_has_closed_half_way_back_and_loses_both_ways(
 
     def and_lose_tcp(self: Rejoin) -> None:
         begin_moving(self)
-        if self._handshake is not None and not self._handshake.is_client:
+        if self._attempt.handshake is not None and not self._attempt.handshake.is_client:
             take_off(self._engine, "qp")  # type: ignore[arg-type]
             self._switch.close()
             self._framed._fail("lost by the test")
