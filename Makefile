@@ -32,7 +32,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-upgrade test-late test-orders test-rxe test-rxe-long test-wire-rxe test-card test-smc test-siw test-stacks \
+        test-quick test-upgrade test-late test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-siw test-stacks \
         test-programs test-valkey test-kills \
         bench-apps demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture pythons test-distros test-arm
@@ -182,6 +182,9 @@ test-orders: install ## orders of events: ORDERS of each scenario, then whole fo
 	@for seed in $$(seq $(SEED) $$(($(SEED) + $(SEEDS) - 1))); do echo "== orders drawn from seed $$seed"; \
 	  $(PY) -m pytest -q $(WORKERS) --orders $$seed $(or $(ARGS),tests/pipes tests/links tests/rpc tests/streams) || \
 	  { echo "The same orders again: make test-orders SEED=$$seed SEEDS=1 ARGS='$(ARGS)'"; exit 1; }; done
+
+test-shadow: install ## tests of failover and of pipes, with the machine of a stream's life beside each stream
+	$(PY) -m pytest -q -p tests.shadow.fixture tests/links/failover tests/pipes $(ARGS)
 
 # In a virtual machine with a device of the kernel (tests/vm/run), which needs neither KVM nor a module of this machine's.
 .venv/.apt-vm: .venv/.apt
