@@ -21,8 +21,8 @@ from aiordma.pipes._switchable import SwitchablePipe
 from aiordma.proto.codes import Code
 from aiordma.proto.failover import Refuse
 from aiordma.proto.frames import Assembler, Kind
-from aiordma.proto.life import Cursors, Leg, RingStage, Tcp
 from aiordma.proto.life.attempt import Attempt
+from aiordma.proto.life.whole import Cursors, Leg, RingStage, Tcp
 
 from .life import ShadowLife
 

@@ -11,12 +11,12 @@ import gc
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from aiordma.proto import life as machine
 from aiordma.proto.cdc import MESSAGE_BYTES, CdcMessage
 from aiordma.proto.failover import State
 from aiordma.proto.frames import Assembler
-from aiordma.proto.life import Leg, Limits, RingStage
+from aiordma.proto.life import whole as machine
 from aiordma.proto.life.rings import ABORTED, CLOSED, DONE
+from aiordma.proto.life.whole import Leg, Limits, RingStage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

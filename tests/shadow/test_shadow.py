@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aiordma.links.failover.framed_pipe import FramedPipe
-from aiordma.proto.life import StreamLife
 from aiordma.proto.life.rings import RingsLife
+from aiordma.proto.life.whole import StreamLife
 from tests.health import nothing_left, until
 from tests.links.failover.breaking import take_off
 from tests.streams.pairs import rdma_pair

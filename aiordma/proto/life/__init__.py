@@ -1,72 +1,8 @@
 """The life of one stream as one state machine: opening, end, close, abort, leaving RDMA, and coming back.
 
-:class:`StreamLife` does no I/O and reads no clock. Its owner reports what happens and carries out the outputs
-that each report returns, in their order and without a turn of the loop in between. ``states.py`` has the
-states and the table of transitions. ``docs/explanation/life-of-a-stream.md`` shows which object of ``pipes``
-and ``links`` has each part of it today.
+:class:`~.stream.StreamLife` does no I/O and reads no clock. Its owner reports what happens and carries out
+the outputs that each report returns, in their order and without a turn of the loop in between. ``states.py``
+has the states and the table of transitions. ``docs/explanation/life-of-a-stream.md`` shows which object of
+``pipes`` and ``links`` has each part of it today: the product loads the parts that it drives, ``frames.py``
+and ``attempt.py``, and ``whole.py`` names the rest.
 """
-
-from __future__ import annotations
-
-from .base import Limits
-from .leaving import Cursors
-from .outputs import (
-    Abandon,
-    Announce,
-    Broken,
-    CloseTcp,
-    Finished,
-    FreeRing,
-    LeftRdma,
-    Negotiate,
-    Output,
-    PeerLostLink,
-    Put,
-    ReadAhead,
-    ReceiveFrom,
-    Rejoined,
-    ReleaseTcp,
-    Resend,
-    ResetTcp,
-    Resume,
-    SendBy,
-    StopSending,
-    SuspectLink,
-)
-from .states import TRANSITIONS, Input, Leg, Receiving, RingStage, Sending, Tcp, Transport
-from .stream import StreamLife
-
-__all__ = [
-    "TRANSITIONS",
-    "Abandon",
-    "Announce",
-    "Broken",
-    "CloseTcp",
-    "Cursors",
-    "Finished",
-    "FreeRing",
-    "Input",
-    "LeftRdma",
-    "Leg",
-    "Limits",
-    "Negotiate",
-    "Output",
-    "PeerLostLink",
-    "Put",
-    "ReadAhead",
-    "ReceiveFrom",
-    "Receiving",
-    "Rejoined",
-    "ReleaseTcp",
-    "Resend",
-    "ResetTcp",
-    "Resume",
-    "RingStage",
-    "SendBy",
-    "Sending",
-    "StopSending",
-    "StreamLife",
-    "SuspectLink",
-    "Tcp",
-    "Transport",
-]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..clc import Proposal
 from ..errors import RemoteProtocolError
@@ -12,10 +12,19 @@ from ..rejoin import RejoinHandshake, Unanswered, Yielded
 from .outputs import Negotiate, Put
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from ..clc import Accept, Confirm
     from ..handshake import Timeouts
     from ..rejoin import Event
     from .outputs import Output
+
+    class NewRing(Protocol):
+        """The rings that an attempt leads to."""
+
+        def stand_alone(self) -> None:
+            """The peer has not used them, and never will."""
+
 
 __all__ = ["Attempt"]
 
@@ -23,14 +32,7 @@ __all__ = ["Attempt"]
 _MOST_EARLY = 8
 
 
-class NewRing(Protocol):
-    """The rings that an attempt leads to."""
-
-    def stand_alone(self) -> None:
-        """The peer has not used them, and never will."""
-
-
-R = TypeVar("R", bound=NewRing)
+R = TypeVar("R", bound="NewRing")
 
 
 class Attempt(Generic[R]):

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..cdc import StateFlag
 from ..frames import end_frame, on_ring_frame
 from .outputs import Broken, CloseTcp, Put, ResetTcp
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from .outputs import Output
+
+    class Revocable(Protocol):
+        """An attempt to return to RDMA, as its stream's end on TCP sees it."""
+
+        @property
+        def may_be_revoked(self) -> bool:
+            """The peer need not hear of its end."""
+
 
 __all__ = ["FramesLife"]
 
@@ -18,15 +28,7 @@ __all__ = ["FramesLife"]
 _LINGER_S = 5.0
 
 
-class Revocable(Protocol):
-    """An attempt to return to RDMA, as its stream's end on TCP sees it."""
-
-    @property
-    def may_be_revoked(self) -> bool:
-        """The peer need not hear of its end."""
-
-
-A = TypeVar("A", bound=Revocable)
+A = TypeVar("A", bound="Revocable")
 
 
 class FramesLife(Generic[A]):

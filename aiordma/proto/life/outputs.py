@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..frozen import Frozen
-from ..rejoin import Event as RejoinEvent
-from .states import Leg
+
+if TYPE_CHECKING:
+    from ..rejoin import Event as RejoinEvent
+    from .states import Leg
 
 __all__ = [
     "Abandon",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from aiordma.proto import life as lives
 from aiordma.proto.clc import Proposal
 from aiordma.proto.codes import Code
 from aiordma.proto.events import Accepted, Confirmed, Proposed
 from aiordma.proto.frames import Assembler, data_header
-from aiordma.proto.life import Leg, RingStage, StreamLife, Tcp, Transport
+from aiordma.proto.life import whole as lives
+from aiordma.proto.life.whole import Leg, RingStage, StreamLife, Tcp, Transport
 from aiordma.proto.rejoin import Yielded
 from tests.proto.test_handshake import ACCEPT, CONFIRM
 
@@ -19,7 +19,7 @@ from .wire import Cdc, Link, Write
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiordma.proto.life import Output
+    from aiordma.proto.life.whole import Output
 
     from .world import World
 
