@@ -6,8 +6,11 @@ import time
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import constants_from_module
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from . import end, planted, programs, test_model, wire, world
 from .planted import FAULTS
 from .programs import FOUND, play
 from .test_model import Ending, Leaving, Returning, Streams
@@ -40,6 +43,16 @@ SETTINGS = settings(
 def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """A life with a fault may also leave the table of transitions: that is not what is to be found."""
     monkeypatch.setattr(World, "note", lambda *_: None)
+
+
+@pytest.fixture(autouse=True)
+def same_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples are also drawn from constants of all modules that this process has loaded: here of these."""
+    constants = type(providers._local_constants)()
+    for module in (end, planted, programs, test_model, wire, world):
+        constants |= constants_from_module(module)
+    monkeypatch.setattr(providers, "_get_local_constants", lambda: constants)
+    monkeypatch.setattr(providers, "CONSTANTS_CACHE", {})
 
 
 @pytest.mark.parametrize("name", MACHINES)
