@@ -16,6 +16,7 @@ from aiordma.links.smcr.group import KernelGroup
 from aiordma.links.smcr.rings import RingPlaces
 from tests.health import until
 from tests.kernel_option import options
+from tests.tuned import tuned
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ async def test_a_slow_reader_holds_the_writer_up() -> None:
 
 
 async def test_an_unused_group_ends_at_both_ends() -> None:
-    config = Config(device=DEVICE, ring_bytes=65536, link_idle_ms=1, keepalive_ms=100)
+    config = tuned(device=DEVICE, ring_bytes=65536, link_idle_ms=1, keepalive_ms=100)
     async with pairs(1, config) as [(client, server)]:
         assert len(groups()) == 2
         await client.aclose()
@@ -104,7 +105,7 @@ async def test_an_unused_group_ends_at_both_ends() -> None:
 
 
 async def test_a_silent_link_is_asked_and_lives() -> None:
-    config = Config(device=DEVICE, ring_bytes=65536, keepalive_ms=50, keepalive_timeout_ms=60_000)
+    config = tuned(device=DEVICE, ring_bytes=65536, keepalive_ms=50, keepalive_timeout_ms=60_000)
     async with pairs(1, config) as [(client, server)]:
         before = [group.link.queue_pair.messages_received for group in groups()]
         await until(

@@ -19,7 +19,7 @@ import pytest
 
 import aiordma
 from aiordma import wake
-from aiordma.admin.describe import describe_connection
+from aiordma.admin.describe import Moment, describe_connection
 from aiordma.compat.server import RdmaServer
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
@@ -156,7 +156,7 @@ async def test_a_client_shares_a_link_and_every_byte_arrives(kernel: Kernel, eng
     links = [row for row in engine.statistics()["links"] if row["connections"]]
     assert [(row["side"], row["state"], row["connections"]) for row in links] == [("client", "active", 3)]
     assert "(SMC-R v2.1 of aiordma)" in links[0]["peer"]
-    rows = [describe_connection(entry, 0.0, 0.0) for entry in connections.of_loop(wake.current())]
+    rows = [describe_connection(entry, 0.0, Moment(0.0, 0)) for entry in connections.of_loop(wake.current())]
     assert [(row.path, row.mode) for row in rows if row is not None] == [("rdma", "SMC-R")] * 3
     echoing = [asyncio.ensure_future(echo(theirs)) for _, theirs, _ in made]
     await asyncio.gather(*(check(ours, DATA[i:]) for i, (ours, _, _) in enumerate(made)))
