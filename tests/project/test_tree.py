@@ -46,7 +46,7 @@ def test_the_tree_was_looked_at() -> None:
 def test_tests_mirror_the_packages() -> None:
     """A folder of tests names the package it tests, unless it tests several, or what is no package."""
     others = {"system", "programs", "project", "contracts", "examples", "shadow"}
-    others |= {"vm", "soak", "wheels", "roots", "retry"}
+    others |= {"vm", "soak", "wheels", "roots", "retry", "card"}
     packages = {path.parent.name for path in (ROOT / "aiordma").glob("*/__init__.py")}
     packages |= {"softdev", "rocefabric"}
     modules = {path.stem for path in (ROOT / "aiordma").glob("*.py")}
