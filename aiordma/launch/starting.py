@@ -184,7 +184,8 @@ def _run_application(path: str, request: Request, rules: str, words: list[str]) 
     # What `python PATH` itself calls.
     if ENABLED and hasattr(runpy, "_run_module_as_main"):
         runpy._run_module_as_main("__main__", alter_argv=False)
-    runpy.run_path(path, run_name="__main__")
+    else:
+        runpy.run_path(path, run_name="__main__")
     raise SystemExit
 
 
@@ -202,7 +203,8 @@ def _run_module(request: Request, rules: str, words: list[str]) -> None:
     # What `python -m` itself calls: it sets sys.argv[0], and says what is wrong with a name.
     if ENABLED and hasattr(runpy, "_run_module_as_main"):
         runpy._run_module_as_main(request.program)
-    runpy.run_module(request.program, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_module(request.program, run_name="__main__", alter_sys=True)
     raise SystemExit
 
 

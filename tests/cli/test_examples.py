@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import click
 import pytest
 
 from aiordma.cli.main import main
 
+ROOT = Path(__file__).parents[2]
 CONTEXT = click.Context(main, info_name="aiordma", **main.context_settings)
 COMMANDS = {name: main.get_command(CONTEXT, name) for name in main.list_commands(CONTEXT)}
 
@@ -20,6 +22,17 @@ def examples(command: click.Command) -> list[str]:
     return [each.partition(" | ")[0].rstrip(")") for each in found]
 
 
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that has the tree's examples, and what a reader has of their own."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for name in ("leaf1.json", "leaf2.json", "network.toml"):
+        (tmp_path / name).touch()
+    (tmp_path / "after").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_they_are_valid(name: str) -> None:
     command = COMMANDS[name]

@@ -184,10 +184,12 @@ async def serve(carrier: str, awake: bool, path: str) -> None:
         else:
             handler = _serve_orders if carrier.startswith("msgpack") else _echo_bytes
             if carrier.endswith("unix"):
-                await asyncio.start_unix_server(handler, path)
+                plain = await asyncio.start_unix_server(handler, path)
             else:
                 plain = await asyncio.start_server(handler, "127.0.0.1", 0)
                 port = plain.sockets[0].getsockname()[1]
+            # Kept to the end: the collector would close a server that nothing refers to.
+            stack.callback(plain.close)
             if awake:
                 _never_sleep()
         with contextlib.suppress(BrokenPipeError):  # the demo has ended, and so does this

@@ -21,6 +21,12 @@ def smcr() -> None:
 
     Such peers say by a TCP option that they speak SMC-R. Linux lets no ordinary program send one, so a
     program in the kernel does it for those that ask. Without it everything works, over TCP with such peers.
+
+    \b
+    Examples:
+      aiordma smcr enable --group rdma        as root, once: members of the group may use it
+      aiordma smcr status                     whether programs of this user can use it
+      aiordma smcr disable                    as root: take it back
     """
 
 
