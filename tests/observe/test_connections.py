@@ -16,7 +16,7 @@ def test_a_connection_whose_socket_is_closed_does_not_count() -> None:
     pairs = [socket.socketpair() for _ in range(2)]
     for one, _ in pairs:
         made: Any = SimpleNamespace(
-            sock=one, local_address=("a", 1), remote_address=("b", 2), fallback=None, pipe=None
+            smc_peer=None, sock=one, local_address=("a", 1), remote_address=("b", 2), fallback=None, pipe=None
         )
         table.add(made, Kind.STREAM, "client")
     assert len(table) == len(list(table)) == 2

@@ -31,6 +31,8 @@ STAMPS = {
     "launch/plain_peers.py": "findings that outlive the process; one from the future is not believed",
     "memory/region.py": "what a descriptor says of its end; the owner ends it by its own timer",
     "observe/capture.py": "stamps of packets in a capture",
+    "observe/connections.py": "when a reason for TCP was first and last given",
+    "observe/events.py": "when an event was, for people",
     "observe/leak_watch.py": "when a leak was found; how long it lasts is told by the loop's clock",
     "observe/leaks.py": "when a leak was found",
     "observe/trace.py": "stamps of spans",
