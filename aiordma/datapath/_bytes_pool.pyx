@@ -9,7 +9,8 @@ reference.
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
-from ..borrowed import ENABLED, shapes
+from ..borrowed import ENABLED as _ENABLED
+from ..borrowed import shapes
 
 
 cdef extern from "datapath/_bytes_pool.h":
@@ -17,7 +18,7 @@ cdef extern from "datapath/_bytes_pool.h":
     int aio_is_alone(PyObject *value)
 
 # Whether bytes objects are laid out as Python's headers say to those who may not look (``aiordma.borrowed``).
-cdef bint _REUSES = ENABLED and not shapes.bytes_objects()
+cdef bint _REUSES = _ENABLED and not shapes.bytes_objects()
 
 cdef enum:
     LEAST = 32768           # smaller ones come from the allocator's own lists, quickly
