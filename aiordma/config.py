@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from .borrowed import ENABLED, shapes
+from .cgroup import memory_limit
 from .constants import Constants
 from .proto.filter import parse as parse_filter
 from .proto.objects import LARGEST_LIMIT, MAX_OBJECTS
@@ -57,6 +58,8 @@ _MIB = 1024 * _KIB
 _GIB = 1024 * _MIB
 
 _FIRST_RING, _LARGEST_RING = 512 * _KIB, 8 * _MIB
+#: In a cgroup that has hardly any: what a few connections with small rings need.
+_LEAST_MEMORY = 16 * _MIB
 
 
 class Setting(NamedTuple):
@@ -71,8 +74,24 @@ class Setting(NamedTuple):
 
 
 def _setting(default: Any, check: Check, allowed: str, text: str, online: bool = False) -> Any:
-    metadata = {"check": check, "allowed": allowed, "help": text, "online": online}
+    metadata = {"default": default, "check": check, "allowed": allowed, "help": text, "online": online}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def _bytes_of_this_process(default: int, bounds: tuple[int, int], text: str) -> Any:
+    """An online number whose default is at most half of what the process's cgroup allows.
+
+    Without that, a container with less memory than the default ends by a signal when its rings are used,
+    where it could have had smaller rings, or TCP.
+    """
+    ours = functools.cache(lambda: _at_most_half(default, memory_limit()))
+    return dataclasses.field(
+        default_factory=ours, metadata=_number(default, bounds, text, online=True).metadata
+    )
+
+
+def _at_most_half(default: int, limit: int | None) -> int:
+    return default if limit is None else min(default, max(limit // 2, _LEAST_MEMORY))
 
 
 def _is_int(value: Any, bounds: tuple[int, int]) -> bool:
@@ -205,8 +224,11 @@ class Config(Constants):
         "is not its default",
     )
     window: int = _power(64, (1, 16384), "messages in flight on a link in one direction")
-    memory_limit_bytes: int = _number(
-        2 * _GIB, (_MIB, 1 << 50), "limit of registered memory of an engine", online=True
+    memory_limit_bytes: int = _bytes_of_this_process(
+        2 * _GIB,
+        (_MIB, 1 << 50),
+        "limit of registered memory of an engine. The default is less where the process's cgroup (its "
+        "container) may have less than twice that: half of it, at least 16 MiB",
     )
     max_message_bytes: int = _number(
         64 * _MIB,
@@ -404,7 +426,7 @@ def _rows() -> tuple[Setting, ...]:
         Setting(
             name=field.name,
             variable=variable_of(field.name),
-            default=field.default,
+            default=field.metadata["default"],
             allowed=field.metadata["allowed"],
             online=field.metadata["online"],
             help=field.metadata["help"],

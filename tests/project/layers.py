@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: row do not import each other.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("proto",),
-    ("errors", "addresses", "plain", "borrowed", "constants"),
+    ("errors", "addresses", "plain", "borrowed", "constants", "cgroup"),
     ("attributes", "config"),
     ("wake",),
     ("credit",),
