@@ -22,7 +22,7 @@ from aiordma.proto.codes import Code
 from aiordma.proto.failover import Refuse
 from aiordma.proto.frames import Assembler, Kind
 from aiordma.proto.life.attempt import Attempt
-from aiordma.proto.life.whole import Cursors, Leg, RingStage, Tcp
+from tests.proto.life.machine import Cursors, Leg, RingStage, Tcp
 
 from .life import ShadowLife
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from aiordma.proto.cdc import MESSAGE_BYTES, CdcMessage
 from aiordma.proto.failover import State
 from aiordma.proto.frames import Assembler
-from aiordma.proto.life import whole as machine
-from aiordma.proto.life.rings import ABORTED, CLOSED, DONE
-from aiordma.proto.life.whole import Leg, Limits, RingStage
+from tests.proto.life import machine as machine
+from tests.proto.life.machine import Leg, Limits, RingStage
+from tests.proto.life.machine.rings import ABORTED, CLOSED, DONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

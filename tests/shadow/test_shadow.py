@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from aiordma.links.failover.framed_pipe import FramedPipe
-from aiordma.proto.life.rings import RingsLife
-from aiordma.proto.life.whole import StreamLife
 from tests.health import nothing_left, until
 from tests.links.failover.breaking import take_off
+from tests.proto.life.machine import StreamLife
+from tests.proto.life.machine.rings import RingsLife
 from tests.streams.pairs import rdma_pair
 
 from .hooks import Shadows

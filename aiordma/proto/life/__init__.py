@@ -1,8 +1,6 @@
-"""The life of one stream as one state machine: opening, end, close, abort, leaving RDMA, and coming back.
+"""Parts of a stream's life as state machines: its end on TCP, and an attempt to come back to RDMA.
 
-:class:`~.stream.StreamLife` does no I/O and reads no clock. Its owner reports what happens and carries out
-the outputs that each report returns, in their order and without a turn of the loop in between. ``states.py``
-has the states and the table of transitions. ``docs/explanation/life-of-a-stream.md`` shows which object of
-``pipes`` and ``links`` has each part of it today: the product loads the parts that it drives, ``frames.py``
-and ``attempt.py``, and ``whole.py`` names the rest.
+They do no I/O and read no clock. Their owner reports what happens and carries out the outputs, in their
+order and without a turn of the loop in between. ``docs/explanation/life-of-a-stream.md`` shows which object
+has each other part, and the machine of the tests that describes all of them together.
 """

@@ -9,9 +9,9 @@ from aiordma.proto.clc import Proposal
 from aiordma.proto.codes import Code
 from aiordma.proto.events import Accepted, Confirmed, Proposed
 from aiordma.proto.frames import Assembler, data_header
-from aiordma.proto.life import whole as lives
-from aiordma.proto.life.whole import Leg, RingStage, StreamLife, Tcp, Transport
 from aiordma.proto.rejoin import Yielded
+from tests.proto.life import machine as lives
+from tests.proto.life.machine import Leg, RingStage, StreamLife, Tcp, Transport
 from tests.proto.test_handshake import ACCEPT, CONFIRM
 
 from .wire import Cdc, Link, Write
@@ -19,7 +19,7 @@ from .wire import Cdc, Link, Write
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiordma.proto.life.whole import Output
+    from tests.proto.life.machine import Output
 
     from .world import World
 

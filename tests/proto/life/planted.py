@@ -9,8 +9,8 @@ from aiordma.proto.cdc import StateFlag
 from aiordma.proto.failover import Agreed, CursorExchange
 from aiordma.proto.frames import end_frame
 from aiordma.proto.life.frames import FramesLife
-from aiordma.proto.life.rings import RingsLife
-from aiordma.proto.life.whole import Resume, RingStage, StreamLife
+from tests.proto.life.machine import Resume, RingStage, StreamLife
+from tests.proto.life.machine.rings import RingsLife
 
 if TYPE_CHECKING:
     from collections.abc import Callable

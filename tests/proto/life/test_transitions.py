@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiordma.proto.life.whole import TRANSITIONS
+from tests.proto.life.machine import TRANSITIONS
 
 from . import world
 from .programs import ROW, play, program

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aiordma.proto.codes import Code
 from aiordma.proto.handshake import Timeouts
-from aiordma.proto.life.whole import TRANSITIONS, Input, Limits, Receiving, Transport
+from tests.proto.life.machine import TRANSITIONS, Input, Limits, Receiving, Transport
 
 from .end import End
 from .wire import Link, Tcp, Write

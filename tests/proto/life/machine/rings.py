@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..cdc import StateFlag
-from .outputs import Announce, Broken, FreeRing, Resume, StopSending
+from aiordma.proto.cdc import StateFlag
+from aiordma.proto.life.outputs import Broken
+
+from .outputs import Announce, FreeRing, Resume, StopSending
 from .states import RingStage
 
 if TYPE_CHECKING:
-    from .outputs import Output
+    from aiordma.proto.life.outputs import Output
 
 __all__ = ["RingsLife"]
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..failover import MESSAGE_BYTES, CursorExchange, State
-from ..handshake import Timeouts
-from .frames import FramesLife
-from .outputs import CloseTcp, Finished, SendBy
+from aiordma.proto.failover import MESSAGE_BYTES, CursorExchange, State
+from aiordma.proto.handshake import Timeouts
+from aiordma.proto.life.frames import FramesLife
+from aiordma.proto.life.outputs import CloseTcp
+
+from .outputs import Finished, SendBy
 from .rings import ABORTED, DONE, RingsLife
 from .states import Leg, Receiving, RingStage, Sending, Tcp, Transport
 
 if TYPE_CHECKING:
-    from .attempt import Attempt
-    from .outputs import Output
+    from aiordma.proto.life.attempt import Attempt
+    from aiordma.proto.life.outputs import Output
 
 __all__ = ["LifeBase", "Limits"]
 

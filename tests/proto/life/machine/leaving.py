@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..cdc import StateFlag
-from ..codes import Code
-from ..failover import Agreed, CursorExchange, Ledger, Quiesce, Refuse, Send
+from aiordma.proto.cdc import StateFlag
+from aiordma.proto.codes import Code
+from aiordma.proto.failover import Agreed, CursorExchange, Ledger, Quiesce, Refuse, Send
+from aiordma.proto.life.frames import FramesLife
+from aiordma.proto.life.outputs import CloseTcp, Put, ResetTcp
+
 from .base import LifeBase
-from .frames import FramesLife
-from .outputs import (
-    CloseTcp,
-    LeftRdma,
-    PeerLostLink,
-    Put,
-    ReadAhead,
-    ReceiveFrom,
-    Resend,
-    ResetTcp,
-    SuspectLink,
-)
+from .outputs import LeftRdma, PeerLostLink, ReadAhead, ReceiveFrom, Resend, SuspectLink
 from .rings import CLOSED, DONE
 from .states import Leg, RingStage, Tcp
 
 if TYPE_CHECKING:
-    from ..failover import Event
-    from .outputs import Output
+    from aiordma.proto.failover import Event
+    from aiordma.proto.life.outputs import Output
+
     from .rings import RingsLife
 
 __all__ = ["PEER_DIED", "Cursors", "LeavingLife"]

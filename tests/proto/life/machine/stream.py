@@ -14,20 +14,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import clc
-from ..codes import Code
-from ..errors import RemoteProtocolError
-from ..frames import negotiation_frame
-from .attempt import Attempt
-from .frames import FramesLife
+from aiordma.proto import clc
+from aiordma.proto.codes import Code
+from aiordma.proto.errors import RemoteProtocolError
+from aiordma.proto.frames import negotiation_frame
+from aiordma.proto.life.attempt import Attempt
+from aiordma.proto.life.frames import FramesLife
+from aiordma.proto.life.outputs import Put
+
 from .leaving import PEER_DIED, LeavingLife
-from .outputs import Abandon, Put, ReadAhead, ReceiveFrom, Rejoined, ReleaseTcp, SendBy
+from .outputs import Abandon, ReadAhead, ReceiveFrom, Rejoined, ReleaseTcp, SendBy
 from .rings import DONE, RingsLife
 from .states import Leg, RingStage, Tcp
 
 if TYPE_CHECKING:
-    from ..clc import Accept, Confirm, Proposal
-    from .outputs import Output
+    from aiordma.proto.clc import Accept, Confirm, Proposal
+    from aiordma.proto.life.outputs import Output
 
 __all__ = ["StreamLife"]
 
