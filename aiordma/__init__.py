@@ -1,6 +1,6 @@
 """aiordma: asyncio-native RDMA networking for Python.
 
-Importing it also imports what a first stream needs, if that is possible (``negotiation.ahead``). The other
+Importing it also imports what a first stream needs, if that is possible (``loading``). The other
 names below are loaded when they are first used, and an RDMA device is looked for when the first connection
 wants one. So ``import aiordma`` works on every Python, with or without pyverbs and the compiled modules; what
 is missing shows as a reason in ``stream.fallback_reason``.
@@ -12,7 +12,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .negotiation import ahead
+from . import loading, running
 from .verbs import import_order
 
 if TYPE_CHECKING:
@@ -172,11 +172,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
         )
-    if name in _AWAITED and not ahead.is_loaded(f"{__name__}.{home}"):
-        if ahead.in_running_loop():
-            from .negotiation.late import stand_in
-
-            return stand_in(f"{__name__}.{home}", name)
+    if name in _AWAITED and not running.is_loaded(f"{__name__}.{home}"):
+        if running.in_running_loop():
+            return loading.stand_in(f"{__name__}.{home}", name)
     value = getattr(importlib.import_module(f".{home}", __name__), name)
     globals()[name] = value
     return value
@@ -186,5 +184,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_PACKAGES})
 
 
-if ahead.is_wanted():
-    ahead.import_ahead()
+if loading.is_wanted():
+    loading.import_ahead()

@@ -20,7 +20,7 @@ from aiordma.errors import Code
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Order: TypeAlias = "tuple[tuple[str, ...], ...]"
+Needs: TypeAlias = "dict[str, str]"
 
 REFERENCE = Path(__file__).parent / "reference"
 ROOT = REFERENCE.parents[1]
@@ -285,13 +285,12 @@ def _code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _table_of_order(package: Path, order: Order) -> list[str]:
-    rows = ["| layer | package | what it is |", "| --- | --- | --- |"]
-    for layer, row in enumerate(order, 1):
-        for name in row:
-            folder = package / name
-            source = folder / "__init__.py" if folder.is_dir() else package / f"{name}.py"
-            rows.append(f"| {layer} | `{name}` | {_described(source)} |")
+def _table_of_packages(package: Path, needs: Needs) -> list[str]:
+    rows = ["| package | what it is | imports |", "| --- | --- | --- |"]
+    for name, others in needs.items():
+        folder = package / name
+        source = folder / "__init__.py" if folder.is_dir() else package / f"{name}.py"
+        rows.append(f"| `{name}` | {_described(source)} | {_code(others.split())} |")
     return rows
 
 
@@ -309,11 +308,7 @@ def module_map_page(
 ) -> str:
     """:raises ValueError: naming a module that does not describe itself."""
     rules = _constants(layers)
-    order: Order = rules["ORDER"]
-    allowed: dict[str, list[str]] = {}
-    for at, row in enumerate(order):
-        for name in row:
-            allowed[name] = [below for lower in order[:at] for below in lower]
+    needs: Needs = rules["NEEDS"]
     rows = [
         "# Module map",
         "",
@@ -322,10 +317,11 @@ def module_map_page(
         "",
         "## Packages",
         "",
-        "A package may import its own modules and packages of lower layers. `tests/project/test_layers.py`",
-        "checks this, also for imports inside functions and for types.",
+        "A package imports its own modules and those of the packages that its row names. These stand above",
+        "it. `tests/project/test_layers.py` checks this, also for imports inside functions, for types, and",
+        "for modules that a string names.",
         "",
-        *_table_of_order(package, order),
+        *_table_of_packages(package, needs),
     ]
     if rules["EXCEPTIONS"]:
         rows += ["", "Exceptions:", ""]
@@ -341,7 +337,7 @@ def module_map_page(
         rows += ["", f"Imports nothing of `{package.name}`.", *_table_of_modules(beside)]
     rows += ["", f"## `{package.name}`", "", _described(root.pop("__init__")[0]), *_table_of_modules(root)]
     folders = _folders(package)
-    ranks = {name: rank for rank, name in enumerate(allowed)}
+    ranks = {name: rank for rank, name in enumerate(needs)}
     folders.sort(key=lambda folder: ranks.get(folder.relative_to(package).parts[0], len(ranks)))
     for folder in folders:
         inside = folder.relative_to(package)
@@ -350,8 +346,6 @@ def module_map_page(
         # A folder of C files is described by the header that bears its name.
         if about := modules.pop("__init__", None) or modules.get(folder.name):
             rows += ["", _described(about[0])]
-        if below := allowed.get(str(inside)):
-            rows += ["", f"May import {_code(below)}."]
         rows += _table_of_modules(modules)
     return "\n".join(rows) + "\n"
 

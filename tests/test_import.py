@@ -288,7 +288,7 @@ async def main():
 asyncio.run(main())
 """
     assert run(code).split() in (
-        ["cancelled", module, "True"] for module in ("aiordma.negotiation.late", "aiordma.streams.connector")
+        ["cancelled", module, "True"] for module in ("aiordma.loading", "aiordma.streams.connector")
     )
 
 

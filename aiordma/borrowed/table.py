@@ -235,7 +235,7 @@ TABLE = (
     Interface(
         CPYTHON,
         ("_initializing",),
-        ("negotiation.ahead",),
+        ("running",),
         "whether another thread is importing a module",
         _SWITCH,
         "`aiordma run` may patch a module whose import has not ended",

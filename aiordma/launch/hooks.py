@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..borrowed import ENABLED
 from ..compat import claims, own_methods
-from ..negotiation.ahead import is_loaded
+from ..running import is_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

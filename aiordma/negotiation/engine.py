@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .. import wake
 from ..errors import Code, NegotiationError
 from ..observe import companion
+from ..running import is_loaded
 from ..verbs.remedies import warn_once, with_remedy
 from ..wake.beside import Beside, LoopEndedError
-from .ahead import is_loaded
 
 if TYPE_CHECKING:
     import socket
@@ -131,7 +131,7 @@ _engines: Any = None
 
 
 async def _load_engines(waker: Waker) -> Any:
-    """Import that module, if :mod:`.ahead` has not, in a thread: it takes dozens of milliseconds.
+    """Import that module, if :mod:`aiordma.loading` has not, in a thread: it takes dozens of milliseconds.
 
     :raises NegotiationError: it cannot be imported.
     """

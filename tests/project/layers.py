@@ -1,8 +1,9 @@
-"""The order of aiordma's packages, and every import between its modules as read from the source.
+"""What aiordma's packages need of each other, and every import between its modules as read from the source.
 
 Reads `.py` and `.pyi` with `ast` (imports inside functions and under `if TYPE_CHECKING` count), `.pyx` and
-`.pxd` by pattern (`import` and `cimport` alike). Nothing is imported, so a module that cannot run here is
-judged, too.
+`.pxd` by pattern (`import` and `cimport` alike). A string that is the full name of a module counts as its
+import, unless it names a logger: it is imported by that name, sooner or later. Nothing is imported here, so a
+module that cannot run on this machine is judged, too.
 """
 
 from __future__ import annotations
@@ -15,34 +16,52 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Lowest first. A package may import its own modules and those of the rows before its own. Packages of one
-#: row do not import each other.
-ORDER: tuple[tuple[str, ...], ...] = (
-    ("proto",),
-    ("errors", "addresses", "plain", "borrowed", "constants", "cgroup"),
-    ("attributes", "config"),
-    ("wake",),
-    ("credit",),
-    ("verbs",),
-    ("datapath",),
-    ("observe", "faults"),
-    ("pipes",),
-    ("links",),
-    ("negotiation",),
-    ("streams", "datagrams", "channels"),
-    # What is built on message channels: calls, and the memory of peers. Requests for memory are messages of a
-    # channel, and READs and WRITEs of it run on the link under that channel. Valkey's streams.
-    ("rpc", "memory", "control", "valkey"),
-    # It reads and steers all that a program holds. Nothing below imports it: an engine begins it by name.
-    ("admin",),
-    # Measuring is what commands and benchmarks have in common.
-    ("compat", "testing", "measure"),
-    # Puts what compat offers into the event loops of programs, and into other libraries.
-    ("launch",),
-    ("integrations",),
-    ("cli",),
-    ("__main__",),
-)
+#: Lowest first: each package, and the packages of which it imports modules. These stand before it, and it
+#: needs all of them.
+NEEDS: dict[str, str] = {
+    "proto": "",
+    "errors": "proto",
+    "addresses": "",
+    "plain": "",
+    "borrowed": "",
+    "constants": "proto",
+    "running": "borrowed",
+    "attributes": "errors addresses",
+    "cgroup": "",
+    "config": "proto borrowed constants cgroup",
+    "wake": "proto errors addresses plain borrowed attributes",
+    "credit": "wake",
+    "verbs": "errors plain",
+    "datapath": "proto errors plain borrowed wake verbs",
+    "observe": "proto errors addresses config wake",
+    "faults": "proto wake datapath",
+    "pipes": "proto errors plain wake verbs datapath",
+    "links": "proto errors addresses plain config wake verbs datapath observe faults pipes",
+    "negotiation": "proto errors addresses running attributes config wake verbs observe pipes links",
+    "streams": "errors addresses plain wake datapath pipes negotiation",
+    "datagrams": "proto errors addresses plain attributes config wake verbs datapath pipes links negotiation",
+    "channels": "proto errors addresses config wake observe pipes negotiation",
+    "rpc": "proto errors addresses plain config wake credit verbs observe pipes negotiation channels",
+    "memory": (
+        "proto errors addresses plain config wake credit verbs observe pipes links negotiation channels"
+    ),
+    "control": "config wake verbs links streams datagrams",
+    "valkey": (
+        "proto errors addresses plain config wake verbs datapath observe pipes links negotiation streams"
+    ),
+    "admin": "proto errors addresses config wake verbs observe faults links rpc memory valkey",
+    "compat": (
+        "proto errors addresses plain borrowed config wake datapath observe pipes links negotiation "
+        "streams datagrams"
+    ),
+    "testing": "proto errors plain wake pipes rpc",
+    "measure": "errors config wake observe negotiation streams datagrams rpc memory",
+    "launch": "errors addresses plain borrowed running config wake links negotiation streams compat",
+    "integrations": "attributes config streams valkey compat launch",
+    "cli": "proto errors borrowed config verbs faults negotiation streams rpc admin measure launch",
+    "loading": "running config wake verbs links negotiation streams admin",
+    "__main__": "cli",
+}
 
 #: Modules whose path does not show their package.
 BELONGS_TO = {"aiordma._cq": "datapath"}
@@ -54,14 +73,19 @@ FACADE = "aiordma"
 #: nothing of aiordma: networks are planned and simulated on machines without RDMA.
 BESIDE = {"rocefabric": "aiordma.cli.fabric"}
 
-#: Imports that the order forbids and that stay, with the reason.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
-
-RANK = {package: rank for rank, row in enumerate(ORDER) for package in row}
+#: Imports beyond these, with the reason.
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("aiordma.observe.companion", "aiordma.admin.endpoint"): (
+        "the endpoint begins with a loop's first connection, as a plug-in would: connections do not need it"
+    ),
+    ("aiordma.verbs.softlib", "aiordma._cq"): (
+        "the software device lies beside the compiled modules; it is not imported for its path"
+    ),
+}
 
 
 class Import(NamedTuple):
-    """One import statement's edge."""
+    """One import, by a statement or by a string."""
 
     importer: str
     imported: str
@@ -81,7 +105,7 @@ def sources(root: Path, package: str = "aiordma") -> list[Path]:
 
 
 def package_of(module: str) -> str:
-    """The package (a row's entry in :data:`ORDER`) of a module; :data:`FACADE` for ``aiordma`` itself."""
+    """The package (a key of :data:`NEEDS`) of a module; :data:`FACADE` for ``aiordma`` itself."""
     if module in BELONGS_TO:
         return BELONGS_TO[module]
     pieces = module.split(".")
@@ -95,6 +119,35 @@ def _python(source: str) -> Iterator[tuple[int, str, list[str], int]]:
                 yield 0, alias.name, [], node.lineno
         elif isinstance(node, ast.ImportFrom):
             yield node.level, node.module or "", [alias.name for alias in node.names], node.lineno
+
+
+_LOGGER = "getLogger"
+
+
+def _names_in_python(source: str) -> Iterator[tuple[str, int]]:
+    """Strings that may name a module; of those with parts that are worked out, what is before these."""
+    tree = ast.parse(source)
+    loggers = {
+        id(node.args[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith(_LOGGER)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and node.values:
+            first = node.values[0]
+            if isinstance(first, ast.Constant) and str(first.value).endswith("."):
+                yield str(first.value).rstrip("."), node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in loggers:
+            yield node.value, node.lineno
+
+
+_STRING = re.compile(r"(getLogger\(\s*)?\"([\w.]+)\"")
+
+
+def _names_in_cython(source: str) -> Iterator[tuple[str, int]]:
+    for match in _STRING.finditer(source):
+        if match[1] is None:
+            yield match[2], source.count("\n", 0, match.start()) + 1
 
 
 _FROM = re.compile(r"^\s*from\s+(\.*)([\w.]*)\s+c?import\s+(\([^)]*\)|[^#\n]*)", re.MULTILINE)
@@ -123,8 +176,12 @@ def imports(path: Path, root: Path, modules: frozenset[str], package: str = "aio
     """
     importer = module_name(path, root)
     parent = importer.split(".") if path.name.startswith("__init__.") else importer.split(".")[:-1]
-    read = _python if path.suffix in (".py", ".pyi") else _cython
-    for level, base, names, line in read(path.read_text(encoding="utf-8")):
+    is_python = path.suffix in (".py", ".pyi")
+    source = path.read_text(encoding="utf-8")
+    for name, line in _names_in_python(source) if is_python else _names_in_cython(source):
+        if name in modules and name != package:
+            yield Import(importer, name, line)
+    for level, base, names, line in _python(source) if is_python else _cython(source):
         if level:
             base = ".".join([*parent[: len(parent) - level + 1], *([base] if base else [])])
         if base.split(".")[0] != package:
@@ -144,14 +201,22 @@ def all_imports(root: Path, package: str = "aiordma", by: str | None = None) -> 
     return [edge for path in files for edge in imports(path, root, modules, package)]
 
 
-def is_upward(edge: Import) -> bool:
-    """Whether the order forbids this import. The facade is above everything and imports what it likes."""
+def needed(edges: list[Import]) -> dict[str, set[str]]:
+    """The packages that each package imports, but for :data:`EXCEPTIONS` and what the facade imports."""
+    found: dict[str, set[str]] = {package: set() for package in NEEDS}
+    for edge in edges:
+        importer, imported = package_of(edge.importer), package_of(edge.imported)
+        if importer not in (imported, FACADE) and (edge.importer, edge.imported) not in EXCEPTIONS:
+            found[importer].add(imported)
+    return found
+
+
+def is_forbidden(edge: Import) -> bool:
+    """Whether :data:`NEEDS` does not have this import. The facade imports what it likes."""
     importer, imported = package_of(edge.importer), package_of(edge.imported)
-    if importer == imported or importer == FACADE or (edge.importer, edge.imported) in EXCEPTIONS:
+    if importer in (imported, FACADE) or (edge.importer, edge.imported) in EXCEPTIONS:
         return False
-    if imported == FACADE:
-        return True
-    return RANK[imported] >= RANK[importer]
+    return imported not in NEEDS[importer].split()
 
 
 def module_cycles(edges: list[Import]) -> list[list[str]]:

@@ -58,10 +58,9 @@ SOURCES = {
 
 
 RULES = """
-ORDER: tuple[tuple[str, ...], ...] = (("inner",), ("module", "other"))
+NEEDS: dict[str, str] = {"inner": "", "module": "inner", "other": "inner"}
 BELONGS_TO = {"pack.data": "inner"}
 EXCEPTIONS = {("pack.inner", "pack.module"): "a type"}
-RANK = {package: rank for rank, row in enumerate(ORDER) for package in row}
 """
 
 
@@ -78,12 +77,12 @@ def package(tmp_path: Path) -> Path:
 
 def test_the_module_map_has_the_order_and_the_first_sentence_of_each_module(package: Path) -> None:
     lines = _tables().module_map_page(package, package.parent / "layers.py").splitlines()
-    assert lines[lines.index("| layer | package | what it is |") :] == [
-        "| layer | package | what it is |",
+    assert lines[lines.index("| package | what it is | imports |") :] == [
+        "| package | what it is | imports |",
         "| --- | --- | --- |",
-        "| 1 | `inner` | Inside. |",
-        "| 2 | `module` | One `a.Name` \\| two `words`. |",
-        "| 2 | `other` | Another package. |",
+        "| `inner` | Inside. |  |",
+        "| `module` | One `a.Name` \\| two `words`. | `inner` |",
+        "| `other` | Another package. | `inner` |",
         "",
         "Exceptions:",
         "",
@@ -109,8 +108,6 @@ def test_the_module_map_has_the_order_and_the_first_sentence_of_each_module(pack
         "## `pack/other`",
         "",
         "Another package.",
-        "",
-        "May import `inner`.",
         "",
         "## `pack/code`",
         "",
