@@ -7,7 +7,6 @@ whatever was found out before: it may have been busy then, or another program.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from .. import wake
@@ -16,13 +15,13 @@ from ..errors import Code, FallbackReason, NegotiationError
 from ..observe import connections
 from ..verbs.remedies import warn_once
 from ..wake.interrupts import uninterrupted
-from . import peer_cache, smc_option
-from .announcement import is_address_of_this_host, is_announced
+from . import smc_option
 from .arrival import arrive, leave
 from .clc_io import ClcIO
 from .client import ClientNegotiation, PlainPeerFound
 from .engine import find_engine
 from .kernel_peer import connect_kernel
+from .peer_cache import Peer
 from .result import NegotiationResult
 from .tcp_connect import connect_tcp, resolve
 
@@ -45,8 +44,6 @@ _STALLED_S = 0.25
 #: Nor is one that took longer than this to a server that seems to be of this host and is none that has
 #: announced itself, as behind a forwarder: it may take the client for a silent one of its own host.
 _NEAR_STALLED_S = 0.025
-#: Least head start of a peer that is believed to negotiate, in seconds: it is more likely busy than gone.
-_BELIEVED_S = 1.0
 
 
 @uninterrupted
@@ -77,9 +74,10 @@ async def connect_and_negotiate(
         if sock is not None:
             sock.close()
         raise
-    attempt = _Attempt(wake.current(), candidates, options, kind, sock)
+    peer = Peer(host, port, options.config, candidates, tls=options.tls is not None)
+    attempt = _Attempt(wake.current(), peer, candidates, options, kind, sock)
     try:
-        result = await attempt.run((host, port, options.tls is not None))
+        result = await attempt.run()
         connections.enter(attempt.waker, result, kind, "client")
         return result
     finally:
@@ -92,12 +90,14 @@ class _Attempt:
     def __init__(
         self,
         waker: Waker,
+        peer: Peer,
         candidates: list[Candidate],
         options: ConnectOptions,
         kind: int,
         spare: socket.socket | None,
     ) -> None:
-        self.waker, self._candidates, self._options, self._kind = waker, candidates, options, kind
+        self.waker, self._peer, self._candidates = waker, peer, candidates
+        self._options, self._kind = options, kind
         #: A TCP connection that is open and unused.
         self._spare = spare
 
@@ -106,11 +106,8 @@ class _Attempt:
         if self._spare is not None:
             self._spare.close()
 
-    async def run(self, peer: tuple[str, int, bool]) -> NegotiationResult:
-        """Choose the path.
-
-        :param peer: what the peer is remembered by.
-        """
+    async def run(self) -> NegotiationResult:
+        """Choose the path."""
         mode = self._options.mode
         if (code := self._options.rdma_ruled_out) is not None:
             if mode == "rdma":
@@ -133,8 +130,8 @@ class _Attempt:
             if mode == "rdma":
                 carrier = await self._connect()
                 return await ClientNegotiation(carrier, self._options, self._kind, engine).run()
-            async with contextlib.nullcontext() if peer_cache.is_known(peer) else peer_cache.ask_alone(peer):
-                return await self._negotiate_or_fall_back(engine, peer)
+            async with self._peer.known():
+                return await self._negotiate_or_fall_back(engine)
         finally:
             leave(ports)
 
@@ -166,7 +163,7 @@ class _Attempt:
         began = now()
         sock = await self._connect_tcp()
         took, patience = now() - began, self._options.config.server_first_wait_ms / 2000 or _STALLED_S
-        if took > patience or (took > _NEAR_STALLED_S and self._only_seems_near()):
+        if took > patience or (took > _NEAR_STALLED_S and self._seems_near):
             # This process did not run: the server may have taken the silent client for a plain one.
             # The bytes in a ring would be lost then. A negotiation may fail without harm.
             self._spare = sock
@@ -182,9 +179,10 @@ class _Attempt:
         self._spare = sock  # as it was: the negotiation takes place on it
         return None
 
-    def _only_seems_near(self) -> bool:
+    @property
+    def _seems_near(self) -> bool:
         """Whether the address is this host's, and no listener of aiordma has announced itself there."""
-        return self._is_of_this_host() and not self._is_announced()
+        return self._peer.is_of_this_host and not self._peer.is_announced
 
     async def _give_way(self) -> None:
         """The checkpoint of a connect that waits for no answer."""
@@ -222,62 +220,28 @@ class _Attempt:
 
     # ---- with the peer's answer
 
-    async def _negotiate_or_fall_back(self, engine: Engine, peer: tuple[str, int, bool]) -> NegotiationResult:
-        reason = peer_cache.plain_reason(peer)
-        if reason is not None and self._is_announced():
-            reason = peer_cache.plain_reason(peer, announced=True)
+    async def _negotiate_or_fall_back(self, engine: Engine) -> NegotiationResult:
+        peer = self._peer
+        reason = peer.plain_reason()
         if reason is not None:
             return _plain(await self._connect(), reason)
-        head_start_s = self._head_start_s(peer)
+        head_start_s = peer.head_start_s()
         negotiation = ClientNegotiation(
             await self._connect(), self._options, self._kind, engine, self._connect, head_start_s
         )
         try:
             result = await negotiation.run()
         except PlainPeerFound as found:
-            reason = FallbackReason.of_local(Code.PLAIN_TCP_PEER, found.text, spoke=found.spoke)
-            self._remember(peer, reason)
+            reason = peer.is_plain(found.text, spoke=found.spoke)
             return _plain(found.carrier or await self._connect(), reason)
         except Exception:
             raise
         except BaseException:
-            self._remember_wait(peer, negotiation, head_start_s)
+            if negotiation.waits_since is not None:
+                peer.waited_in_vain(self.waker.now() - negotiation.waits_since, head_start_s)
             raise
-        peer_cache.remember_clc(peer)
+        peer.has_negotiated()
         return result
-
-    def _head_start_s(self, peer: object) -> float:
-        """Without the round trips. What earlier attempts, which were cancelled, have waited is part of it."""
-        seconds = self._options.config.head_start_ms / 1000
-        if seconds < _BELIEVED_S and (peer_cache.negotiates(peer) or self._is_announced()):
-            seconds = _BELIEVED_S
-        return max(0.0, seconds - peer_cache.waited(peer))
-
-    def _remember(self, peer: object, reason: FallbackReason) -> None:
-        seconds = self._options.config.plain_peer_memory_ms / 1000
-        if reason.spoke:
-            peer_cache.remember_plain(peer, reason, seconds)
-        else:
-            peer_cache.remember_silence(peer, reason, seconds, announced=self._is_announced())
-
-    def _remember_wait(self, peer: object, negotiation: ClientNegotiation, head_start_s: float) -> None:
-        """The attempt was cancelled. Else a program whose patience ends earlier would never find out."""
-        since = negotiation.waits_since
-        if since is None:
-            return
-        seconds = self.waker.now() - since
-        if seconds < head_start_s:
-            peer_cache.remember_wait(peer, seconds)
-        else:
-            text = "it did not answer before the attempt was cancelled"
-            self._remember(peer, FallbackReason.of_local(Code.PLAIN_TCP_PEER, text))
-
-    def _is_announced(self) -> bool:
-        """Whether a listener on this host says that it negotiates."""
-        return self._is_of_this_host() and is_announced(self._candidates[0][1][1])
-
-    def _is_of_this_host(self) -> bool:
-        return any(is_address_of_this_host(address[0]) for _, address in self._candidates)
 
 
 def _plain(carrier: Carrier, reason: FallbackReason) -> NegotiationResult:

@@ -1,4 +1,4 @@
-"""What this process knows about its peers, and what it has logged about them.
+"""What is known about peers, by whatever source, and what this process has logged about them.
 
 A client that found a plain TCP peer sends it no Proposal for a while. While one connection finds out about an
 unknown peer, the others wait for the answer: a thousand connections to a new peer cost it one Proposal.
@@ -6,6 +6,9 @@ unknown peer, the others wait for the answer: a thousand connections to a new pe
 Silence is weak evidence: a server that negotiates is silent, too, while it is busy or stopped. So a peer that
 has negotiated, or that announces itself on this host, counts as a plain one only after it has been silent
 several times in a row.
+
+:class:`Peer` puts together what there is for one server: this memory, and its announcement, if it is of this
+host. Neither costs a byte on the wire.
 """
 
 from __future__ import annotations
@@ -17,14 +20,18 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from .. import wake
+from ..errors import Code, FallbackReason
+from .announcement import is_address_of_this_host, is_announced
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Hashable
 
-    from ..errors import FallbackReason
+    from ..config import Config
     from ..wake.base import Waiter
+    from .tcp_connect import Candidate
 
 __all__ = [
+    "Peer",
     "announce",
     "ask_alone",
     "forget",
@@ -47,6 +54,8 @@ _PEERS = 4096
 _SILENCES = 3
 #: Seconds for which waits that were cancelled count.
 _WAITS_COUNT_S = 60.0
+#: Least head start of a peer that is believed to negotiate: it is more likely busy than gone.
+_BELIEVED_S = 1.0
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -183,6 +192,71 @@ async def ask_alone(peer: object) -> AsyncIterator[None]:
         del _asking[key]
         for waiter in waiting:
             waiter.set()
+
+
+class Peer:
+    """A server that a client is about to connect to.
+
+    :param candidates: its addresses.
+    """
+
+    def __init__(
+        self, host: str, port: int, config: Config, candidates: list[Candidate], *, tls: bool
+    ) -> None:
+        self._key, self._config, self._candidates = (host, port, tls), config, candidates
+
+    @property
+    def is_of_this_host(self) -> bool:
+        return any(is_address_of_this_host(address[0]) for _, address in self._candidates)
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether a listener on this host says that it negotiates."""
+        return self.is_of_this_host and is_announced(self._candidates[0][1][1])
+
+    def known(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Around a connection attempt: see :func:`ask_alone`."""
+        return contextlib.nullcontext() if is_known(self._key) else ask_alone(self._key)
+
+    def plain_reason(self) -> FallbackReason | None:
+        """Why it counts as a plain one now, None when it is to be asked."""
+        reason = plain_reason(self._key)
+        if reason is not None and self.is_announced:
+            reason = plain_reason(self._key, announced=True)
+        return reason
+
+    def head_start_s(self) -> float:
+        """How long it may take to answer, without the round trips. What earlier attempts, which were
+        cancelled, have waited is part of it.
+        """
+        seconds = self._config.head_start_ms / 1000
+        if seconds < _BELIEVED_S and (negotiates(self._key) or self.is_announced):
+            seconds = _BELIEVED_S
+        return max(0.0, seconds - waited(self._key))
+
+    def has_negotiated(self) -> None:
+        """Whatever it has answered."""
+        remember_clc(self._key)
+
+    def is_plain(self, text: str, *, spoke: bool = False) -> FallbackReason:
+        """It has not negotiated, for this reason.
+
+        :param spoke: it has said something else; it was silent otherwise, or closed the connection.
+        """
+        reason = FallbackReason.of_local(Code.PLAIN_TCP_PEER, text, spoke=spoke)
+        seconds = self._config.plain_peer_memory_ms / 1000
+        if spoke:
+            remember_plain(self._key, reason, seconds)
+        else:
+            remember_silence(self._key, reason, seconds, announced=self.is_announced)
+        return reason
+
+    def waited_in_vain(self, seconds: float, head_start_s: float) -> None:
+        """The attempt was cancelled. Else a program whose patience ends earlier would never find out."""
+        if seconds < head_start_s:
+            remember_wait(self._key, seconds)
+        else:
+            self.is_plain("it did not answer before the attempt was cancelled")
 
 
 def observe(observer: Callable[[str, str, str, FallbackReason | None], object] | None) -> None:

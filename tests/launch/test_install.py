@@ -18,7 +18,7 @@ from aiordma.config import Config
 from aiordma.errors import Code, FallbackReason
 from aiordma.launch import hooks, loading, policy
 from aiordma.launch.plain_peers import PlainPeers
-from aiordma.negotiation import connect, peer_cache
+from aiordma.negotiation import peer_cache
 from aiordma.negotiation.first_bytes import FirstBytes
 from aiordma.negotiation.question import Answer
 from aiordma.negotiation.question import ask as ask_whether
@@ -230,7 +230,7 @@ def test_a_server_that_was_late_once_is_asked_again(run: Any, host: str, cache: 
 
     with pytest.MonkeyPatch.context() as patience:
         patience.setattr(loading, "_HEAD_START_MS", 0)
-        patience.setattr(connect, "_BELIEVED_S", 0)
+        patience.setattr(peer_cache, "_BELIEVED_S", 0)
         patience.setattr(FirstBytes, "are_clc", are_clc)
         aiordma.install()
         run(main())

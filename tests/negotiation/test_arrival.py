@@ -17,7 +17,7 @@ import trio.testing
 import aiordma
 from aiordma.compat import connection
 from aiordma.config import Config
-from aiordma.negotiation import arrival, first_bytes
+from aiordma.negotiation import arrival, first_bytes, peer_cache
 from aiordma.negotiation import connect as connecting
 from aiordma.negotiation.arrival import arriving, is_expected
 from aiordma.negotiation.tcp_connect import connect_tcp
@@ -270,7 +270,7 @@ async def test_with_rings_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
                 if announced:  # it waits for whoever has the name, so the ring is begun on all the same
                     forbid_asking(patches, known.engine)
                 else:  # behind a forwarder, perhaps, where it sees no name
-                    patches.setattr(connecting, "is_announced", lambda _port: False)
+                    patches.setattr(peer_cache, "is_announced", lambda _port: False)
                     patches.setattr(known.engine, "open_early", None)
                 async with await known.connect(config=config) as stream:
                     assert stream.path == "rdma"

@@ -11,10 +11,9 @@ import pytest
 
 from aiordma.config import Config
 from aiordma.errors import Code, FallbackReason
-from aiordma.negotiation import connect as connecting
-from aiordma.negotiation import peer_cache, second_connection
+from aiordma.negotiation import client, peer_cache
 from aiordma.negotiation.clc_io import ClcIO
-from aiordma.negotiation.second_connection import receive_or_connect
+from aiordma.negotiation.client import receive_or_connect
 from aiordma.negotiation.tcp_connect import connect_tcp
 from aiordma.proto import clc
 from aiordma.proto.handshake import ClientHandshake, Timeouts
@@ -50,7 +49,7 @@ async def test_a_server_that_negotiated_is_replaced_by_a_silent_one(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is taken for a busy one some times, each time no longer than an unknown peer."""
-    monkeypatch.setattr(connecting, "_BELIEVED_S", 0.02)
+    monkeypatch.setattr(peer_cache, "_BELIEVED_S", 0.02)
     config = Config(head_start_ms=1, negotiate_timeout_ms=PATIENT)
     async with plain_server(wait_for_a_line) as port:
         peer_cache.remember_clc((LOCAL, port, False))
@@ -79,7 +78,7 @@ async def test_clients_that_are_less_patient_than_the_head_start(engine: Engine,
 async def test_a_server_that_announces_itself_is_asked_after_it_was_silent(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "_BELIEVED_S", 0)
+    monkeypatch.setattr(peer_cache, "_BELIEVED_S", 0)
     config = Config(head_start_ms=0, negotiate_timeout_ms=PATIENT)
     answers = anyio.Event()
     engine.trouble = Trouble(answer=answers.wait)
@@ -87,7 +86,7 @@ async def test_a_server_that_announces_itself_is_asked_after_it_was_silent(
         async with await connect(LOCAL, listener.port, config=config) as stream:
             assert stream.path == "tcp"
         answers.set()
-        monkeypatch.setattr(connecting, "_BELIEVED_S", 20)
+        monkeypatch.setattr(peer_cache, "_BELIEVED_S", 20)
         async with await connect(LOCAL, listener.port, config=config) as stream:
             assert stream.path == "rdma"
         peer_cache.remember_plain((LOCAL, listener.port, False), REASON, 60)
@@ -99,8 +98,8 @@ async def test_an_announcement_in_the_name_of_a_plain_server_costs_some_waits_on
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another user can bind the name."""
-    monkeypatch.setattr(connecting, "_BELIEVED_S", 0.02)
-    monkeypatch.setattr(connecting, "is_announced", lambda _port: True)
+    monkeypatch.setattr(peer_cache, "_BELIEVED_S", 0.02)
+    monkeypatch.setattr(peer_cache, "is_announced", lambda _port: True)
     async with plain_server(wait_for_a_line) as port:
         for _ in range(10):
             async with await connect(LOCAL, port, config=Config(head_start_ms=1)) as stream:
@@ -113,7 +112,7 @@ async def test_a_connection_that_is_not_needed_is_withdrawn(
     slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server's program is not to see a client that connects and leaves."""
-    monkeypatch.setattr(second_connection, "_CONNECTING_S", 20)
+    monkeypatch.setattr(client, "_CONNECTING_S", 20)
     proposal = clc.Proposal(engine_id=bytes(16), nonce=bytes(16), host_id=bytes(16))
     decline = clc.Decline(diagnosis=Code.NO_DEVICE).encode()
     with (
