@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..addresses import full_address
 from ..errors import Code, FallbackReason, NegotiationError, describe
-from ..negotiation.options import config_of
+from ..negotiation.options import PathOptions, settings_of
 from .fallback import tcp_info
 from .given_socket import has_own_port, why_unfit
 from .tls import TLS_OPTIONS, TlsTransport, tls_info
@@ -35,18 +35,17 @@ def _on_any_path(name: str, value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The caller's settings for the path, beside asyncio's own options."""
+class Choice(PathOptions):
+    """The caller's settings for the path, beside asyncio's own options. TLS is among these until it is known
+    that the loop's own TLS is not used.
+    """
 
-    config: Config
-    mode: Mode
-    rdma_outside_tls: bool
+    rdma_outside_tls: bool = False
 
     @classmethod
     def of(cls, config: Config | None, mode: Mode | None, rdma_outside_tls: bool) -> Choice:
-        """:raises ValueError: the environment has a setting that is not allowed."""
-        config = config_of(config)
-        return cls(config, config.mode if mode is None else mode, rdma_outside_tls)
+        """:raises ValueError: there is no such mode, or the environment has a setting that is not allowed."""
+        return cls(*settings_of(config, mode), rdma_outside_tls=rdma_outside_tls)
 
     def plain_reason(self, options: dict[str, Any]) -> FallbackReason | None:
         """The reason to use TCP without a negotiation; None: negotiate.

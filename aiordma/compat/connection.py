@@ -28,7 +28,7 @@ import contextlib
 import functools
 import logging
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..addresses import plain_address, show
@@ -212,7 +212,7 @@ async def _negotiate_on(
     began = now()
     try:
         with arriving([(sock.family, sock.getpeername())]):
-            await warm_up(PathOptions(choice.config, choice.mode))
+            await warm_up(choice)
             await renew_if_late(sock, now() - began, in_clear=tls is None)
             (host, _), remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
             connect = ConnectOptions(choice.config, choice.mode, tls, host)
@@ -355,10 +355,9 @@ async def connect_accepted_socket(
     reason = _plain_reason(choice, options, sock)
     late_proposal: int | None
     if reason is None:
-        tls = take_tls(options, None, server_side=True)
+        choice = replace(choice, tls=take_tls(options, None, server_side=True))
         sock.setblocking(False)
-        path = PathOptions(choice.config, choice.mode, tls)
-        result, sock = await _negotiate_or_end(sock, path)
+        result, sock = await _negotiate_or_end(sock, choice)
         if isinstance(result, _Gone):
             info, late_proposal = {**tcp_info(None), "peername": result.peer}, None
         else:
@@ -430,7 +429,7 @@ async def _serve(
     if options.get("ssl") and (not choice.rdma_outside_tls or choice.mode == "tcp"):
         return await _serve_tls(protocols.on_tcp, host, port, choice, options)
     ssl = options.get("ssl")
-    path = PathOptions(choice.config, choice.mode, take_tls(options, None, server_side=True))
+    path = replace(choice, tls=take_tls(options, None, server_side=True))
     if path.mode == "rdma":
         await find_engine(path.config)
     engine = await warm_up(path)

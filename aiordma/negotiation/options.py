@@ -33,6 +33,7 @@ __all__ = [
     "check_mode",
     "config_of",
     "documented_by",
+    "settings_of",
 ]
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -57,6 +58,12 @@ def config_of(config: Config | None) -> Config:
     if not isinstance(config, Config):
         raise TypeError(f"config={config!r}: must be an aiordma.Config, such as aiordma.Config(mode='rdma')")
     return config
+
+
+def settings_of(config: Config | None, mode: Mode | None) -> tuple[Config, Mode]:
+    """The caller's settings and mode, each with its default; errors as :func:`config_of`."""
+    config = config_of(config)
+    return config, config.mode if mode is None else mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +138,7 @@ class ConnectOptions(PathOptions):
         """
         if unknown:
             refuse_keywords(unknown, ConnectKeywords.__annotations__)
-        config = config_of(config)
-        mode = config.mode if mode is None else mode
+        config, mode = settings_of(config, mode)
         if not ssl:
             # One connection is like the one before: checked options need not be made and checked again.
             global _last
@@ -211,10 +217,8 @@ class ListenOptions(PathOptions):
         """
         if unknown:
             refuse_keywords(unknown, ListenKeywords.__annotations__)
-        config = config_of(config)
         return cls(
-            config,
-            config.mode if mode is None else mode,
+            *settings_of(config, mode),
             TlsOptions.of_server(ssl, rdma_outside_tls),
             backlog=backlog,
             reuse_address=reuse_address,

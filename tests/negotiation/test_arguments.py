@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,6 +55,15 @@ async def test_a_mode_that_does_not_exist(way: str, mode: str) -> None:
     with pytest.raises(ValueError, match=f"mode='{mode}': must be one of 'auto', 'rdma', 'tcp'"):
         async with WAYS[way](LOCAL, 1, mode=mode):
             pytest.fail("opened")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("way", ["open_connection", "create_connection", "start_server", "create_server"])
+async def test_a_mode_that_does_not_exist_where_tls_needs_none(way: str) -> None:
+    """It is refused before it is decided that nothing is negotiated."""
+    arguments: tuple[Any, ...] = () if way == "open_connection" else (lambda *_: None,)
+    with pytest.raises(ValueError, match="mode='ib': must be one of"):
+        await getattr(aiordma, way)(*arguments, LOCAL, 1, mode="ib", ssl=ssl.create_default_context())
 
 
 async def test_a_mode_of_a_pool_that_does_not_exist() -> None:
