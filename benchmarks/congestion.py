@@ -15,9 +15,10 @@ import argparse
 import json
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aiordma.verbs import softlib
+from rocefabric import drawing
 from tests.vm.wire import router
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "congestion.json"
 DRAWING = HERE.parent / "docs" / "explanation" / "congestion.svg"
-KINDS = {"sigcomm15": "#1f77b4", "connectx": "#d95f02", "off": "#777777"}
+KINDS = ("sigcomm15", "connectx", "off")
 STEP = 0.1  # seconds averaged into one point
 
 
@@ -64,53 +65,17 @@ def record(writes: int) -> None:
     RECORD.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
-class Panel(NamedTuple):
-    title: str
-    column: int
-    top: int
-    most: float
-    ticks: Sequence[int]
-
-
-WIDTH, HEIGHT, LEFT, ACROSS, DOWN = 720, 470, 60, 640, 170
-
-
-def draw_panel(panel: Panel, told: dict[str, list[list[float]]], longest: float) -> list[str]:
-    def y(value: float) -> float:
-        return panel.top + DOWN * (1 - min(value, panel.most) / panel.most)
-
-    out = [f'<text x="{LEFT}" y="{panel.top - 8}">{panel.title}</text>']
-    for tick in panel.ticks:
-        out.append(f'<path d="M{LEFT} {y(tick):.1f}h{ACROSS}" stroke="#ddd"/>')
-        out.append(f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick}</text>')
-    for kind, rows in told.items():
-        line = " ".join(f"{LEFT + ACROSS * row[0] / longest:.1f},{y(row[panel.column]):.1f}" for row in rows)
-        out.append(f'<polyline points="{line}" fill="none" stroke="{KINDS[kind]}" stroke-width="1.5"/>')
-    return out
-
-
-def draw() -> None:
+def picture() -> str:
+    """The recording as SVG."""
     told = {kind: what["points"] for kind, what in json.loads(RECORD.read_text(encoding="utf-8")).items()}
-    longest = max(rows[-1][0] for rows in told.values())
-    deepest = max(row[2] for rows in told.values() for row in rows)
-    panels = (
-        Panel("Mb/s that come to the router; its line has 16", 1, 50, 48, range(0, 49, 16)),
-        Panel("kB in its queue; RED marks from 30 on", 2, 260, deepest * 1.05, (0, 30, 90, int(deepest))),
+    rate, queue = (
+        {kind: [(row[0], row[column]) for row in rows] for kind, rows in told.items()} for column in (1, 2)
     )
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"',
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+    panels = [
+        drawing.Panel("What comes to the router", "Mb/s", "s", rate, {"its line": 16}),
+        drawing.Panel("In its queue", "kB", "s", queue, {"Kmin": 30, "Kmax": 90}),
     ]
-    for n, (kind, colour) in enumerate(KINDS.items()):
-        out.append(f'<path d="M{LEFT + 110 * n} 18h24" stroke="{colour}" stroke-width="3"/>')
-        out.append(f'<text x="{LEFT + 30 + 110 * n}" y="22">{kind}</text>')
-    for panel in panels:
-        out += draw_panel(panel, told, longest)
-    for second in range(0, int(longest) + 1, max(1, int(longest) // 10)):
-        x = LEFT + ACROSS * second / longest
-        out.append(f'<text x="{x:.1f}" y="{HEIGHT - 16}" text-anchor="middle">{second} s</text>')
-    DRAWING.write_text("\n".join([*out, "</svg>"]) + "\n", encoding="utf-8")
+    return drawing.panels(panels, width=720) + "\n"
 
 
 def main() -> None:
@@ -121,7 +86,7 @@ def main() -> None:
     if options.what == "record":
         record(options.writes)
     else:
-        draw()
+        DRAWING.write_text(picture(), encoding="utf-8")
 
 
 if __name__ == "__main__":

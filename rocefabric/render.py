@@ -25,7 +25,8 @@ body { color: #222; } table { border-collapse: collapse; margin: 1rem 0; }
 th, td { border: 1px solid #ccc; padding: .25rem .6rem; }
 th { background: #f2f2f2; text-align: left; } .ok { color: #17712a; } .warning { color: #a15c00; }
 .BROKEN { color: #b3001b; font-weight: bold; } pre { background: #f6f6f6; padding: .6rem; overflow: auto; }
-svg text { font: 12px system-ui, sans-serif; }
+td.ok { background: #e3f3e6; } td.warning { background: #fff3d6; } td.BROKEN { background: #f9d9dc; }
+figure { display: inline-block; margin: 0 1rem 1rem 0; } svg { max-width: 100%; height: auto; }
 """
 
 
@@ -110,11 +111,27 @@ def _html_table(table: Table) -> str:
     return f"{title}<table><tr>{head}</tr>{rows}</table>"
 
 
+def _open(report: Report) -> list[str]:
+    """How many checks hold, and a coloured table of those that do not."""
+    checks = [check for section in report.sections for check in section.checks]
+    bad = [check for check in checks if check.verdict is not Verdict.OK]
+    rows = "".join(
+        f"<tr><td class={check.verdict}>{check.verdict}</td><td>{html.escape(check.name)}</td>"
+        f"<td>{html.escape(check.text)}</td></tr>"
+        for check in sorted(bad, key=lambda check: check.verdict is not Verdict.BROKEN)
+    )
+    return [
+        f"<p>{len(checks) - len(bad)} of {len(checks)} checks hold.</p>",
+        f"<table>{rows}</table>" if bad else "",
+    ]
+
+
 def to_html(report: Report) -> str:
     """One file without references to others."""
     title = html.escape(report.title)
     parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>"]
     parts.append(f"<h1>{title}</h1><p>Verdict: <span class={report.verdict}>{report.verdict}</span></p>")
+    parts += _open(report)
     for section in report.sections:
         parts.append(f"<h2>{html.escape(section.title)}</h2><ul>")
         for check in section.checks:

@@ -9,44 +9,46 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
+from measure import MIB, Sample
 
-mpl.use("svg")
-mpl.rcParams["svg.hashsalt"] = "distributed-aiordma"  # the same picture from the same figures
-import matplotlib.pyplot as plt  # noqa: E402
-from measure import MIB, Sample  # noqa: E402
+from rocefabric import drawing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["draw"]
 
-#: Of a group of bars, one for each protocol.
-_GROUP_WIDTH = 0.78
+OURS, BASE = "rdma", "tcp"
 
 
 def draw(samples: Sequence[Sample], picture: Path) -> None:
-    """Bars of the medians for each size, with a point for each transfer, as SVG."""
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    """A bar for each size: the median by ``rdma://`` as a multiple of that by ``tcp://``, as SVG."""
+    found: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
         if sample.what == "transfer":
-            found[sample.protocol][sample.nbytes].append(sample.value / 1e9)
-    sizes = sorted({size for by_size in found.values() for size in by_size})
-    step = _GROUP_WIDTH / max(1, len(found))
-    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    for number, (protocol, by_size) in enumerate(found.items()):
-        where = {size: sizes.index(size) + step * (number - (len(found) - 1) / 2) for size in sorted(by_size)}
-        middle = [median(by_size[size]) for size in where]
-        bars = axes.bar(where.values(), middle, step * 0.92, label=f"{protocol}://")
-        axes.bar_label(bars, fmt="%.2g", fontsize=8)
-        for size, x in where.items():
-            axes.plot([x] * len(by_size[size]), by_size[size], "k.", markersize=2, alpha=0.5)
-    axes.set_xticks(range(len(sizes)), [f"{size / MIB:g} MiB" for size in sizes])
-    axes.set_ylabel("worker to worker, GB/s")
-    axes.set_title("Arrays between two workers of one host: medians, and each transfer", fontsize=10)
-    axes.legend()
-    figure.savefig(picture, format="svg", metadata={"Date": None})
-    plt.close(figure)
+            found[sample.nbytes][sample.protocol].append(sample.value / 1e9)
+    rows = [
+        _row(size, {protocol: median(rates) for protocol, rates in found[size].items()})
+        for size in sorted(found)
+        if {OURS, BASE} <= found[size].keys()
+    ]
+    text = drawing.bars(
+        "Arrays between two Dask workers of one host",
+        f"GB/s by {OURS}://, as a multiple of those by {BASE}://; medians of all transfers",
+        rows,
+        one=f"{BASE}://",
+    )
+    picture.write_text(text, encoding="utf-8")
+
+
+def _row(size: int, rates: dict[str, float]) -> drawing.Bar:
+    others = ", ".join(
+        f"{rates[OURS] / rate:.1f}x {protocol}:// ({rate:.2g} GB/s)"
+        for protocol, rate in rates.items()
+        if protocol not in {OURS, BASE}
+    )
+    numbers = f"{rates[OURS]:.3g} / {rates[BASE]:.3g} GB/s"
+    return drawing.Bar(f"{size / MIB:g} MiB", rates[OURS] / rates[BASE], numbers, others)
 
 
 def main() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rocefabric import drawing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,36 +69,10 @@ def name(size: int) -> str:
 
 # ---- as a picture ----------------------------------------------------------------------------------------
 
-WIDTH, LEFT, HEIGHT, TOP = 720, 70, 26, 56
-COLOURS = ("#1769aa", "#9aa5b1")
-
 
 def picture(rows: list[Row], title: str) -> str:
     """SVG: how many times the requests of TCP, a bar for each size."""
-    most = max(1.0, *(row.ratio for row in rows))
-    scale = (WIDTH - LEFT - 210) / most
-    bottom = TOP + HEIGHT * len(rows)
-    at_one = LEFT + scale
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{bottom + 36}" '
-        'font-family="sans-serif" font-size="13">',
-        f'<rect width="{WIDTH}" height="{bottom + 36}" fill="white"/>',
-        f'<text x="10" y="24" font-size="16">{title}</text>',
-        '<text x="10" y="44" fill="#555">requests a second by RDMA, as a multiple of those by TCP</text>',
-    ]
-    for number, row in enumerate(rows):
-        y, length = TOP + HEIGHT * number, row.ratio * scale
-        colour = COLOURS[row.ratio < 1]
-        parts += [
-            f'<text x="{LEFT - 8}" y="{y + 17}" text-anchor="end">{name(row.size)}</text>',
-            f'<rect x="{LEFT}" y="{y + 4}" width="{length:.1f}" height="{HEIGHT - 8}" fill="{colour}"/>',
-            f'<text x="{LEFT + length + 8:.1f}" y="{y + 17}">{row.ratio:.2f}x '
-            f'<tspan fill="#555">({row.rdma:,.0f} / {row.tcp:,.0f})</tspan></text>',
-        ]
-    parts += [
-        f'<line x1="{at_one:.1f}" y1="{TOP}" x2="{at_one:.1f}" y2="{bottom}" stroke="#333" '
-        'stroke-dasharray="4 3"/>',
-        f'<text x="{at_one:.1f}" y="{bottom + 18}" text-anchor="middle" fill="#333">TCP</text>',
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    bars = [drawing.Bar(name(row.size), row.ratio, f"{row.rdma:,.0f} / {row.tcp:,.0f}") for row in rows]
+    foot = f"One host with {os.cpu_count()} CPUs, software device. Load: {os.getloadavg()[0]:.1f}."
+    below = "requests a second by RDMA, as a multiple of those by TCP"
+    return drawing.bars(title, below, bars, one="TCP", foot=foot)

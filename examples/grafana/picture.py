@@ -2,8 +2,7 @@
 
 A program with streams and calls runs for a minute and has some bad luck: late messages, a switch to TCP and
 back, a slow handler, streams that it forgets. Meanwhile its exporter is scraped over HTTP, twice a second.
-Then each panel of `aiordma.json` is drawn from its queries (`queries.py`). Needs matplotlib; `make
-dashboard-picture` installs it.
+Then each panel of `aiordma.json` is drawn from its queries (`queries.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import asyncio
 import threading
 import time
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import prometheus_client
@@ -23,11 +23,13 @@ import aiordma
 from aiordma import rpc
 from aiordma.observe import trace
 from aiordma.observe.prometheus import Collector
+from rocefabric import drawing
 
 if TYPE_CHECKING:
     from queries import Scrape
 
 HOST = "127.0.0.1"
+INSTANCE = "a-host:9000"
 service = rpc.Service("shop")
 
 
@@ -125,7 +127,7 @@ class Scraper(threading.Thread):
             scrape = {}
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
-                    labels = {**sample.labels, "instance": "a-host:9000"}
+                    labels = {**sample.labels, "instance": INSTANCE}
                     scrape[sample.name, tuple(sorted(labels.items()))] = sample.value
             self.found.append((time.monotonic(), scrape))
 
@@ -141,29 +143,30 @@ def legend(text: str, labels: tuple[tuple[str, str], ...]) -> str:
     return text
 
 
+#: Unit of a panel: what a value is divided by, and how the axis is called.
+UNITS = {
+    **{"Bps": (1e6, "MB/s"), "bytes": (1e6, "MB"), "s": (1e-3, "ms"), "short": (1, "")},
+    **dict.fromkeys(("cps", "mps", "ops"), (1, "a second")),
+}
+
+
 def draw(scrapes: list[tuple[float, Scrape]], path: str) -> None:
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "aiordma", "svg.fonttype": "none", "font.size": 7})
-    from matplotlib import pyplot
-    from matplotlib.ticker import EngFormatter
-
-    found = panels()
     times = [at - scrapes[0][0] for at, _ in scrapes]
-    units = {"Bps": "B/s", "bytes": "B", "s": "s"}
-    figure, axes = pyplot.subplots(-(-len(found) // 3), 3, figsize=(12, 14), layout="constrained")
-    for axis, panel in zip(axes.flat, found, strict=True):
-        axis.set_title(panel.title, loc="left", fontweight="bold")
-        for query, text in panel.queries:
-            for labels, values in sorted(evaluate(query, scrapes).items()):
-                axis.plot(times, values, label=legend(text, labels), linewidth=1)
-        axis.set_ylim(bottom=0)
-        axis.yaxis.set_major_formatter(EngFormatter(units.get(panel.unit, "")))
-        axis.grid(alpha=0.3)
-        axis.legend(loc="upper left", fontsize=5, framealpha=0.6)
-        axis.set_xlabel("seconds")
-    figure.savefig(path, metadata={"Date": None})
+    shown = []
+    for panel in panels():
+        by, unit = UNITS.get(panel.unit, (1, panel.unit))
+        curves = {
+            legend(text, labels).replace(f" {INSTANCE}", ""): [
+                (at, value / by) for at, value in zip(times, values, strict=True) if value == value
+            ]
+            for query, text in panel.queries
+            for labels, values in sorted(evaluate(query, scrapes).items())
+        }
+        if not any(value for curve in curves.values() for _, value in curve):
+            curves = {name: [] for name in curves}
+        shown.append(drawing.Panel(panel.title, unit, "s", curves, empty="always 0"))
+    drawn = drawing.panels(shown, columns=3, foot="One program of one host, software device.", width=400)
+    Path(path).write_text(drawn + "\n", encoding="utf-8")
 
 
 def main() -> None:

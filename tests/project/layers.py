@@ -69,9 +69,9 @@ BELONGS_TO = {"aiordma._cq": "datapath"}
 #: The facade: names of all packages, resolved on first use.
 FACADE = "aiordma"
 
-#: Other top-level packages of the wheel, and the only package of aiordma that may import them. They import
-#: nothing of aiordma: networks are planned and simulated on machines without RDMA.
-BESIDE = {"rocefabric": "aiordma.cli.fabric"}
+#: Other top-level packages of the wheel, and what of aiordma may import them: their command, and what draws
+#: in the same style. They import nothing of aiordma: networks are planned on machines without RDMA.
+BESIDE = {"rocefabric": ("aiordma.cli.fabric", "aiordma.cli.perf.pictures", "aiordma.cli.ping.heat_map")}
 
 #: Imports beyond these, with the reason.
 EXCEPTIONS: dict[tuple[str, str], str] = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rocefabric import charts, judge, model, results, suite, traffic, tune
+from rocefabric import charts, judge, model, results, simulate, suite, traffic, tune
 from rocefabric.errors import NetworkError
 from rocefabric.store import ParquetStore, SqliteStore, open_store
 from rocefabric.topology import build
@@ -170,6 +170,13 @@ def test_the_goal_for_pauses(
     )
 
 
+def test_no_percentile_is_above_the_slowest(outcomes: list[Outcome]) -> None:
+    """The histogram has steps of 100 ns: the end of the last one is later than the slowest packet."""
+    assert simulate._percentile([0, 0, 5], 0.99, 0.25) == 0.25
+    for outcome in outcomes:
+        assert outcome.latency_50_us <= outcome.latency_99_us <= outcome.latency_most_us
+
+
 def test_windows_hold_all_pauses(outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         assert sum(outcome.pauses_by_window) == outcome.pauses
@@ -181,8 +188,11 @@ def test_the_page_and_its_drawings(outcomes: list[Outcome]) -> None:
     page = results.to_html(network, outcomes)
     for outcome in outcomes:
         assert f"<td>{outcome.traffic}</td>" in page
-    # Queue and rates of each, and a map for the one with pauses.
-    assert page.count("<svg") == 2 * len(outcomes) + 1
+    # All models beside the goals, queue and rates of each, and a map for the one with pauses.
+    assert page.count("<svg") == 1 + 2 * len(outcomes) + 1
+    met = sum(results.row(outcome, network)[-1] == "ok" for outcome in outcomes)
+    assert f"{met} of {len(outcomes)} models meet every goal" in page
+    assert page.count("<td class=BROKEN>missed: ") == len(outcomes) - met
     for drawing in page.split("<svg")[1:]:
         root = ElementTree.fromstring("<svg" + drawing.split("</svg>")[0] + "</svg>")
         assert root.attrib["role"] == "img"
@@ -190,15 +200,16 @@ def test_the_page_and_its_drawings(outcomes: list[Outcome]) -> None:
 
 
 def test_lines_stay_in_the_drawing() -> None:
-    root = ElementTree.fromstring(charts.lines("t & u", "cells", 10, [[0, 5, 2], [1, 1, 9]], {"Kmax": 7}))
+    series = [[0, 5, 2], [1, 1, 9]]
+    root = ElementTree.fromstring(charts.lines("t & u", "cells", 10, series, {"Kmax": 7}, ("a", "b")))
     space = {"s": "http://www.w3.org/2000/svg"}
     curves = root.findall("s:polyline", space)
     assert len(curves) == 2
     for curve in curves:
         for point in curve.attrib["points"].split():
             x, y = map(float, point.split(","))
-            assert charts.LEFT <= x <= charts.WIDTH
-            assert 0 <= y <= charts.HEIGHT - charts.BOTTOM
+            assert 0 < x < float(root.attrib["width"])
+            assert 0 < y < float(root.attrib["height"])
 
 
 def test_the_front_is_joined_in_order() -> None:

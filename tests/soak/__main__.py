@@ -26,7 +26,7 @@ def options() -> tuple[Options, Path]:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.split("\n\n")[0])
     parser.add_argument("--minutes", type=float, default=60, help="how long [%(default)s]")
     parser.add_argument("--seed", type=int, help="of all random numbers; the times of events still differ")
-    parser.add_argument("--picture", type=Path, default=PICTURE, help=".svg, .png or .pdf [%(default)s]")
+    parser.add_argument("--picture", type=Path, default=PICTURE, help="SVG [%(default)s]")
     parser.add_argument("--interval", type=float, help="seconds between two samples [5, or less]")
     parser.add_argument(
         "--patience",
@@ -52,14 +52,8 @@ def save(soak: Soak, path: Path, title: str) -> None:
     numbers.parent.mkdir(parents=True, exist_ok=True)
     kept = {each.child.name: {"curves": each.record.curves, "work": each.work} for each in soak.members}
     numbers.write_text(json.dumps({"title": title, "processes": kept}), encoding="utf-8")
-    try:
-        draw(path, soak.members, soak.lasted, title)
-    except ImportError as error:
-        print(
-            f"No picture, since {error}: install tests/soak/requirements.txt. The numbers are in {numbers}."
-        )
-    else:
-        print(f"The picture is {path}, its numbers are in {numbers}.")
+    draw(path, soak.members, soak.lasted, title)
+    print(f"The picture is {path}, its numbers are in {numbers}.")
 
 
 def tell(verdict: Verdict) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING
 
+from rocefabric import drawing
 from tests.soak.trend import Curve
 from tests.soak.verdict import WARM_UP
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.soak.member import Member
 
 MIB = 1 << 20
 MINUTE = 60
 #: Points of the curves of work: the difference between neighbours is a rate.
 RATE_POINTS = 120
-#: Of the kinds of work: matplotlib's ten, and others for more kinds.
-COLOURS = [*(f"C{index}" for index in range(10)), "black", "gold", "navy", "lime"]
 
 
 def rates(curve: Curve, points: int = RATE_POINTS) -> list[tuple[float, float]]:
@@ -32,63 +33,48 @@ def rates(curve: Curve, points: int = RATE_POINTS) -> list[tuple[float, float]]:
 
 
 def draw(path: Path, members: list[Member], seconds: float, title: str) -> None:
-    """Write the picture; the format follows from the name.
-
-    :raises ImportError: matplotlib is not installed.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(5, 1, figsize=(11, 18), sharex=True, layout="constrained")
-    figure.suptitle(title)
-    for axis, (name, label, unit) in zip(axes, PROCESSES, strict=False):
-        for index, member in enumerate(members):
-            curve = member.record.curves.get(name, [])
-            _line(axis, curve, unit, member.child.name, f"C{index}")
-        axis.set_ylabel(label)
-        axis.set_ylim(bottom=0)
-    _work(axes[3], members)
-    _moved(axes[4], members)
-    for axis in axes:
-        axis.grid(alpha=0.3)
-        axis.axvspan(0, seconds * WARM_UP / MINUTE, color="0.9")
-        axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
-    axes[-1].set_xlabel("minutes (grey: warm-up, which is not judged)")
+    """Write the picture, SVG: a panel for each process and for each kind of work."""
+    warm_up = seconds * WARM_UP / MINUTE
+    shown = [_memory(member) for member in members]
+    shown += [_descriptors(members), _moved(members), *_work(members)]
+    for panel in shown:
+        panel.warm_up = warm_up
+    foot = f"Grey: warm-up, which is not judged. {os.cpu_count()} CPUs. Load: {os.getloadavg()[0]:.1f}."
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-    pyplot.close(figure)
-
-
-#: Curves of each process: name, label, what one unit of the axis is.
-PROCESSES = (("pss", "PSS, MiB", MIB), ("rss", "RSS, MiB", MIB), ("all fds", "open descriptors", 1))
-
-
-def _line(axis: Any, curve: Curve, unit: float, label: str, colour: str) -> None:
-    axis.plot(
-        [time / MINUTE for time, _ in curve],
-        [value / unit for _, value in curve],
-        label=label,
-        color=colour,
-        linewidth=1,
+    path.write_text(
+        drawing.panels(shown, columns=3, title=title, foot=foot, width=400) + "\n", encoding="utf-8"
     )
 
 
-def _work(axis: Any, members: list[Member]) -> None:
+def _scaled(curve: Curve, unit: float) -> list[tuple[float, float]]:
+    """Over minutes."""
+    return [(time / MINUTE, value / unit) for time, value in curve]
+
+
+def _memory(member: Member) -> drawing.Panel:
+    curves = {name.upper(): _scaled(member.record.curves.get(name, []), MIB) for name in ("rss", "pss")}
+    return drawing.Panel(f"memory of {member.child.name}", "MiB", "min", curves)
+
+
+def _descriptors(members: list[Member]) -> drawing.Panel:
+    curves = {member.child.name: _scaled(member.record.curves.get("all fds", []), 1) for member in members}
+    return drawing.Panel("open descriptors of all", "", "min", curves, crowd=True)
+
+
+def _moved(members: list[Member]) -> drawing.Panel:
+    moving = {
+        member.child.name: _scaled(rates(member.work["bytes"]), MIB)
+        for member in members
+        if member.record.progress
+    }
+    return drawing.Panel("bytes of all clients", "MiB/s", "min", moving, crowd=True)
+
+
+def _work(members: list[Member]) -> list[drawing.Panel]:
     """Each kind of work, of all clients together."""
-    kinds = dict.fromkeys(kind for member in members for kind in member.record.progress)
-    for index, kind in enumerate(kinds):
+    found = []
+    for kind in dict.fromkeys(kind for member in members for kind in member.record.progress):
         curves = [rates(member.work[kind]) for member in members if kind in member.record.progress]
         points = [(each[0][0], sum(rate for _, rate in each)) for each in zip(*curves, strict=False) if each]
-        _line(axis, points, 1, kind, COLOURS[index % len(COLOURS)])
-    axis.set_ylabel("pieces of work a second")
-    axis.set_yscale("symlog", linthresh=1)
-
-
-def _moved(axis: Any, members: list[Member]) -> None:
-    for index, member in enumerate(members):
-        if member.record.progress:
-            _line(axis, rates(member.work["bytes"]), MIB, member.child.name, f"C{index}")
-    axis.set_ylabel("MiB a second")
-    axis.set_ylim(bottom=0)
+        found.append(drawing.Panel(kind, "a second", "min", {"": _scaled(points, 1)}))
+    return found

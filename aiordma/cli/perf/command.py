@@ -28,7 +28,7 @@ _MOST_BYTES = 16 << 20
 #: As in measure.turns and .pictures, which take longer to load than `--help` may.
 _MODES = ("stream", "both-ways", "round-trip", "datagram", "call", "read", "write", "connect")
 _AGAINST = ("fallback", "tcp", "uvloop", "unix")
-_FORMATS = (".svg", ".png", ".html")
+_FORMATS = (".svg", ".html")
 
 
 def _parse_sizes(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -59,14 +59,8 @@ def _parse_list(allowed: tuple[str, ...], all_name: str) -> Callable[..., tuple[
 
 
 def _parse_plot(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None:
-        if value.suffix not in _FORMATS:
-            raise click.BadParameter(f"{value.name!r} does not end in {', '.join(_FORMATS)}")
-        import importlib.util
-
-        # Before the measurement, not after it.
-        if importlib.util.find_spec("matplotlib") is None:
-            raise click.BadParameter("needs matplotlib: pip install 'aiordma[plot]'")
+    if value is not None and value.suffix not in _FORMATS:
+        raise click.BadParameter(f"{value.name!r} does not end in {', '.join(_FORMATS)}")
     return value
 
 
@@ -122,7 +116,7 @@ _OPTIONS: list[Callable[..., Any]] = [
         type=click.Path(dir_okay=False, writable=True, path_type=Path),
         callback=_parse_plot,
         metavar="FILE",
-        help="Draw throughput and times: FILE.svg, .png or .html.",
+        help="Draw throughput and times: FILE.svg or .html.",
     ),
     click.option("--json", "as_json", is_flag=True, help="One JSON object (schema aiordma-perf/2)."),
     click.option("--schema", is_flag=True, help="Print the JSON schema of --json."),

@@ -1,19 +1,19 @@
-"""Pictures of ``aiordma perf``: throughput over size, and the distribution of times. Needs matplotlib (the
-extra ``plot``)."""
+"""Pictures of ``aiordma perf``: throughput over size, and how many operations took longer than a time."""
 
 from __future__ import annotations
 
 import html
-import io
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rocefabric import drawing
 
 if TYPE_CHECKING:
     from ...measure.perf import Perf, Point
 
 __all__ = ["FORMATS", "plot"]
 
-FORMATS = (".svg", ".png", ".html")
+FORMATS = (".svg", ".html")
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>aiordma perf</title><style>
@@ -46,75 +46,70 @@ _COLUMNS = {
 
 
 def plot(perf: Perf, suffix: str) -> bytes:
-    """The picture as a file of that kind (:data:`FORMATS`). :raises ImportError: matplotlib is missing."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _throughput(left, perf)
-    _times(right, perf)
-    figure.suptitle(f"aiordma perf, {perf.host}:{perf.port} ({perf.server.host})")
-    image = io.BytesIO()
-    if suffix == ".png":
-        figure.savefig(image, format="png", dpi=150)
-        return image.getvalue()
-    figure.savefig(image, format="svg", metadata={"Date": None})
-    drawing = image.getvalue()
-    return drawing if suffix == ".svg" else _page(perf, drawing.decode())
+    """The picture as a file of that kind (:data:`FORMATS`)."""
+    modes = list(dict.fromkeys(point.mode for point in perf.points))
+    shown = [
+        panel for mode in modes for panel in (_throughput(perf, mode), _times(perf, mode)) if panel.curves
+    ]
+    if not shown:
+        shown = [drawing.Panel("times", "", "µs", {})]
+    where = f"aiordma perf, {perf.host}:{perf.port} ({perf.server.host})"
+    foot = f"{perf.busy or 'No busy host was seen.'} The numbers and factors are in the table of the command."
+    svg = drawing.panels(shown, columns=min(2, len(shown)), title=where, foot=foot, width=560)
+    return f"{svg}\n".encode() if suffix == ".svg" else _page(perf, svg)
 
 
 def _name(point: Point) -> str:
-    subject = point.subject if point.subject != "aiordma" else f"aiordma ({point.path})"
-    return f"{point.mode}, {subject}"
+    return point.subject if point.subject != "aiordma" else f"aiordma ({point.path})"
 
 
-def _throughput(axes: Any, perf: Perf) -> None:
-    lines: dict[str, list[Point]] = {}
+def _throughput(perf: Perf, mode: str) -> drawing.Panel:
+    lines: dict[str, list[tuple[float, float]]] = {}
     for point in perf.points:
-        if point.size_bytes:
-            lines.setdefault(_name(point), []).append(point)
-    for name, points in lines.items():
-        points.sort(key=lambda point: point.size_bytes)
-        sizes, rates = [point.size_bytes for point in points], [point.bytes_per_s / 1e6 for point in points]
-        axes.plot(sizes, rates, marker="o", markersize=3, label=name)
-    axes.set(xlabel="bytes of a message", ylabel="MB/s", title="Throughput")
-    if lines:
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.legend(fontsize="small")
-    axes.grid(alpha=0.3)
+        if point.mode == mode and point.size_bytes:
+            lines.setdefault(_name(point), []).append((point.size_bytes, point.bytes_per_s / 1e6))
+    curves = {name: sorted(points) for name, points in lines.items()}
+    return drawing.Panel(
+        f"{mode}: throughput over size",
+        "MB/s",
+        "B",
+        curves,
+        logarithmic=(True, True),
+        dots=True,
+        joined=tuple(curves),
+    )
 
 
-def _times(axes: Any, perf: Perf) -> None:
-    """Of the smallest size, where most differ."""
-    timed = [point for point in perf.points if point.curve]
-    smallest: dict[str, int] = {}
-    for point in timed:
-        smallest[point.mode] = min(smallest.get(point.mode, point.size_bytes), point.size_bytes)
-    chosen = [point for point in timed if point.size_bytes == smallest[point.mode]]
-    for point in chosen:
-        times, shares = zip(*point.curve, strict=True)
-        size = f", {point.size_bytes} B" if point.size_bytes else ""
-        axes.step(times, shares, where="post", label=f"{_name(point)}{size}")
-    axes.set(xlabel="µs", ylabel="share that took no longer", title="Time of an operation")
-    if chosen:
-        axes.set_xscale("log")
-        axes.legend(fontsize="small")
-    else:
-        axes.text(0.5, 0.5, "one way only: nothing was timed", ha="center", transform=axes.transAxes)
-    axes.grid(alpha=0.3)
+def _times(perf: Perf, mode: str) -> drawing.Panel:
+    """Of the smallest size, where most differ. What is sent one way only has no times."""
+    timed = [point for point in perf.points if point.mode == mode and point.curve]
+    smallest = min((point.size_bytes for point in timed), default=0)
+    curves = {
+        _name(point): [(took, 1 - share) for took, share in point.curve]
+        for point in timed
+        if point.size_bytes == smallest
+    }
+    size = f" of {smallest:,} B" if smallest else ""
+    return drawing.Panel(
+        f"{mode}{size}: share that took longer", "share", "µs", curves, logarithmic=(True, True)
+    )
 
 
-def _page(perf: Perf, drawing: str) -> bytes:
-    """The drawing without its XML header, and the numbers below it."""
+def _cell(point: Point, name: str) -> str:
+    """Empty for a time of what was not timed."""
+    return "" if name.endswith("_us") and not point.timed else str(getattr(point, name))
+
+
+def _page(perf: Perf, picture: str) -> bytes:
+    """The drawing, and the numbers below it."""
     rows = [
-        "<tr>" + "".join(f"<td>{html.escape(str(getattr(point, name)))}</td>" for name in _COLUMNS) + "</tr>"
+        "<tr>" + "".join(f"<td>{html.escape(_cell(point, name))}</td>" for name in _COLUMNS) + "</tr>"
         for point in perf.points
     ]
     page = _PAGE.format(
         title=html.escape(f"aiordma perf, {perf.host}:{perf.port} ({perf.server.host})"),
         when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(perf.taken_at)),
-        drawing=drawing[drawing.index("<svg") :],
+        drawing=picture,
         heads="".join(f"<th>{title}</th>" for title in _COLUMNS.values()),
         rows="\n".join(rows),
     )

@@ -4,9 +4,10 @@ Nothing in it is loaded from anywhere."""
 from __future__ import annotations
 
 import html
-import math
 import time
 from typing import TYPE_CHECKING
+
+from rocefabric.drawing import heat
 
 from ...measure.mesh import matrix, problems
 
@@ -27,7 +28,7 @@ td.tcp {{ outline: 2px dashed #555; outline-offset: -4px }}
 </style></head><body>
 <h1>Round trips of {size} bytes</h1>
 <p>{when}. Median in microseconds, from the row's host to the column's; the rest is in each cell's tooltip.
-Dashed: by TCP. Dark: no result. Colours from {least:.1f} to {most:.1f} µs, logarithmic.</p>
+Dashed: by TCP. Dark: no result. Colours from {least:.1f} (green) to {most:.1f} µs (red), logarithmic.</p>
 <table><thead><tr><th></th>{titles}</tr></thead><tbody>
 {rows}
 </tbody></table>
@@ -54,7 +55,7 @@ def heat_map(mesh: Mesh) -> str:
         size=mesh.size_bytes,
         when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(mesh.taken_at)),
         least=least,
-        most=most,
+        most=max(most, 2 * least),
         titles="".join(f"<th>{html.escape(host)}</th>" for host in mesh.hosts),
         rows="\n".join(rows),
         problems=_problems(mesh),
@@ -72,14 +73,8 @@ def _cell(pair: Pair | None, least: float, most: float) -> str:
     )
     title = html.escape(f"{where}: {times} µs, {pair.mode} {pair.error}".rstrip())
     kind = ' class="tcp"' if pair.path == "tcp" else ""
-    colour = _colour(pair.median_us, least, most)
+    colour = heat(pair.median_us, least, most)
     return f'<td{kind} style="background: {colour}" title="{title}">{pair.median_us:.1f}</td>'
-
-
-def _colour(value: float, least: float, most: float) -> str:
-    """From green to red."""
-    share = math.log(value / least) / math.log(most / least) if most > least > 0 else 0.0
-    return f"hsl({120 * (1 - share):.0f} 65% 70%)"
 
 
 def _problems(mesh: Mesh) -> str:
