@@ -371,14 +371,14 @@ def _add_loops(running: Running, all_ends: Sequence[_Ends], dice: random.Random)
             running.sim.reroute(int((loop.at_us + loop.for_us) * 1e6), number, forth, back)
 
 
-def _percentile(histogram: Sequence[int], share: float) -> float:
-    """Microseconds; the histogram has steps of 100 ns."""
+def _percentile(histogram: Sequence[int], share: float, most_us: float) -> float:
+    """Microseconds, at most ``most_us``: the histogram has steps of 100 ns, of which the end counts."""
     left = sum(histogram) * share
     for at, count in enumerate(histogram):
         left -= count
         if left <= 0:
-            return (at + 1) / 10
-    return len(histogram) / 10
+            return min((at + 1) / 10, most_us)
+    return most_us
 
 
 def run(running: Running, *, seed: int = 1, samples: int = 200, warm: float = 0.2) -> Outcome:
@@ -452,7 +452,7 @@ def _outcome(
         for flow, transfer in zip(flows, traffic.transfers, strict=True)
         if flow["done_at"] >= 0 and transfer.after < 0
     ]
-    counts, latencies = sim.pauses_by_port(), sim.latencies()
+    counts, latencies, most_us = sim.pauses_by_port(), sim.latencies(), sim.slowest_ps / 1e6
     everyone = names | {
         number: host for host in running.topology.hosts for number in running.host_ports(host)
     }
@@ -473,10 +473,10 @@ def _outcome(
         quiet=windows.count(0) / len(windows),
         pauses_by_window=tuple(windows),
         throughput=throughput,
-        latency_50_us=_percentile(latencies, 0.5),
-        latency_90_us=_percentile(latencies, 0.9),
-        latency_99_us=_percentile(latencies, 0.99),
-        latency_most_us=sim.slowest_ps / 1e6,
+        latency_50_us=_percentile(latencies, 0.5, most_us),
+        latency_90_us=_percentile(latencies, 0.9, most_us),
+        latency_99_us=_percentile(latencies, 0.99, most_us),
+        latency_most_us=most_us,
         queue_most=sim.port(fullest)["most_cells"],
         resent=sum(flow["resent"] for flow in flows),
         finished=sum(flow["done_at"] >= 0 for flow in flows),
