@@ -19,6 +19,8 @@ __all__ = ["Sentence", "sentences"]
 _WAITING_BYTES = 64 * 1024
 #: Calls are slow from here on, in microseconds.
 _SLOW_US = 10_000.0
+#: Less is no number with one digit behind the point.
+_SHOWN_US = 50.0
 #: Sentences at most.
 _MOST = 20
 
@@ -114,7 +116,8 @@ def _of_methods(rows: list[CalledMethod]) -> Iterator[tuple[Level, str]]:
         )
         server = servers.get(row.method)
         if row.side == "client" and server is not None and server.p99_us * 2 < row.p99_us:
-            text += f", and its handler {server.p99_us / 1000:.1f} ms: calls wait before it begins"
+            handler = f"{server.p99_us / 1000:.1f}" if server.p99_us >= _SHOWN_US else "under 0.1"
+            text += f", and its handler {handler} ms: calls wait before it begins"
         yield "slow", text + "."
     for row in rows:
         if row.new_errors:

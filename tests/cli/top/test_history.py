@@ -79,6 +79,13 @@ def method(side: str, p99_us: float, calls: int, errors: int = 0) -> Method:
             "calls wait before it begins.",
         ),
         (
+            {"rpc": [method("client", 9e3, 0), method("server", 7, 0)]},
+            {"rpc": [method("client", 46e3, 9), method("server", 7, 9)]},
+            "slow",
+            "shop.price takes 46 ms (one call in 100) at the client app.py[7], and its handler under 0.1 ms: "
+            "calls wait before it begins.",
+        ),
+        (
             {"rpc": [method("client", 50, 0)]},
             {"rpc": [method("client", 50, 9, errors=2)]},
             "slow",
