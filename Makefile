@@ -35,7 +35,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
         test-quick test-upgrade test-late test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-siw test-stacks \
         test-programs test-valkey test-kills \
         bench-apps demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
-        test-install test-wheels dashboard-picture pythons test-distros test-arm
+        test-install test-wheels dashboard-picture screens pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -242,11 +242,6 @@ test-siw: install .venv/.apt-vm ## tests on the kernel's software iWARP, siw, in
 
 # ---- checks that take as long as you like ----------------------------------------------------------------------
 
-.venv/.deps-soak: .venv/.deps tests/soak/requirements.txt
-	@echo "== what draws the picture of a soak"
-	@$(PY) -m pip install -q --disable-pip-version-check -r tests/soak/requirements.txt
-	@touch $@
-
 KILLS ?= 500
 test-kills: install ## kill -9 of a server, and of a client, KILLS=500 times each, while data flows; 8 to 15 minutes
 	AIORDMA_TEST_ROUNDS=$$(($(KILLS) / 4)) $(PY) -m pytest -q --timeout 0 --one-loop \
@@ -264,7 +259,7 @@ fabric-truth: install .venv/.apt-vm ## the simulated network against the softwar
 	$(PY) -m benchmarks.truth compare
 
 MINUTES ?= 60
-soak: install .venv/.deps-soak ## everything at once, with processes that are killed: what grows, hangs, is wrong (MINUTES=60)
+soak: install ## everything at once, with processes that are killed: what grows, hangs, is wrong (MINUTES=60)
 	$(PY) -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 # ---- checks of the software device, and of the sources --------------------------------------------------------
@@ -322,8 +317,13 @@ docs: install .venv/.deps-docs ## docs/_build/html; a warning is an error
 	@echo "Open docs/_build/html/index.html"
 
 # The panels' queries on what a program exports meanwhile: Grafana itself is in no registry that this needs.
-dashboard-picture: install .venv/.deps-soak ## docs/howto/dashboard.svg, from a run of a minute
+dashboard-picture: install ## docs/howto/dashboard.svg, from a run of a minute
 	cd examples/grafana && ../../$(PY) picture.py ../../docs/howto/dashboard.svg 60
+
+# What commands show, on a terminal; and the bars of the README, from committed results. On a quiet machine.
+screens: install ## docs/screens/*.svg, docs/first-look.svg: what the README shows (half a minute)
+	$(PY) docs/screens.py
+	$(PY) -m benchmarks.picture
 
 # ---- wheels ------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,9 @@ def axis_text(value: float) -> str:
     for least, unit in ((1e9, " G"), (_MILLION, " M"), (1e4, " k")):
         if abs(value) >= least:
             return f"{value / (1e3 if unit == ' k' else least):.4g}{unit}"
-    return f"{value:,.0f}" if value == round(value) else f"{value:.3g}"
+    if value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 1e-3 else f"{value:.9f}".rstrip("0")
 
 
 def ticks(most: float, count: int = 4) -> list[float]:
@@ -234,7 +236,7 @@ def _range(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
     for n, values in enumerate((across, up)):
         if panel.logarithmic[n]:
             positive = [value for value in values if value > 0] or [1.0]
-            low[n] = 10.0 ** math.floor(math.log10(min(positive)))
+            low[n] = 10.0 ** math.floor(math.log10(min(positive)) + 1e-9)
             high[n] = max(10 * low[n], 10.0 ** math.ceil(math.log10(max(positive)) - 1e-9))
     return (low[0], low[1]), (high[0], high[1])
 

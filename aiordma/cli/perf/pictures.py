@@ -54,7 +54,7 @@ def plot(perf: Perf, suffix: str) -> bytes:
     if not shown:
         shown = [drawing.Panel("times", "", "µs", {})]
     where = f"aiordma perf, {perf.host}:{perf.port} ({perf.server.host})"
-    foot = f"{perf.busy or 'No busy host was seen.'} The numbers and factors are in the table of the command."
+    foot = perf.busy or "Factors are in the table of the command."
     svg = drawing.panels(shown, columns=min(2, len(shown)), title=where, foot=foot, width=560)
     return f"{svg}\n".encode() if suffix == ".svg" else _page(perf, svg)
 
