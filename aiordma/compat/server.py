@@ -71,6 +71,10 @@ class RdmaServer(asyncio.AbstractServer):
         self._full: list[socket.socket] = []  # not watched, for too many connections are being negotiated
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self._active = self._accepted = 0
+        # Programs that were written for asyncio of before, or for uvloop, would hang.
+        as_asyncio = isinstance(loop, asyncio.BaseEventLoop)
+        self._waits_for_clients = as_asyncio and sys.version_info >= (3, 12)
+        self._ends_clients = as_asyncio and sys.version_info >= (3, 13)
         # What it has lent to the engine must not keep a server that the program and the loop have dropped.
         me = weakref.ref(self)
         if engine is not None:
@@ -147,6 +151,8 @@ class RdmaServer(asyncio.AbstractServer):
     async def serve_forever(self) -> None:
         """Accept connections until the caller is cancelled, then close the server.
 
+        On asyncio's own loops, from Python 3.13 on, its connections are closed with it.
+
         :raises RuntimeError: the server is closed, or another task is in this method
         """
         if self._forever is not None:
@@ -158,6 +164,8 @@ class RdmaServer(asyncio.AbstractServer):
             await self._forever
         except asyncio.CancelledError:
             self.close()
+            if self._ends_clients:
+                self.close_clients()
             await self.wait_closed()
             raise
         finally:
@@ -280,10 +288,10 @@ class RdmaServer(asyncio.AbstractServer):
     async def wait_closed(self) -> None:
         """Wait until the server is closed.
 
-        From Python 3.12 on also until all its connections are closed. Before, asyncio does not wait for them
-        once close() was called, and programs written for it would hang.
+        From Python 3.12 on also until all its connections are closed. Before, and on uvloop, asyncio does not
+        wait for them once close() was called.
         """
-        if self._waiters is None or (self._sockets is None and sys.version_info < (3, 12)):
+        if self._waiters is None or (self._sockets is None and not self._waits_for_clients):
             return
         waiter = self._loop.create_future()
         self._waiters.append(waiter)

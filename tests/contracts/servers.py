@@ -97,6 +97,24 @@ async def serve_forever_and_cancel(stage: Stage) -> None:
 
 
 @behaviour
+async def serve_forever_with_a_connection(stage: Stage) -> None:
+    """Cancelling serve_forever() closes connections, or waits for them, or does neither, as Python has it."""
+    near, far = await stage.pair()
+    server = stage.servers[0]
+    forever = asyncio.ensure_future(server.serve_forever())
+    await stage.turns(3)
+    forever.cancel()
+    await stage.until(lambda: not server.is_serving())
+    stage.note("closes", far.transport.is_closing())
+    if not far.transport.is_closing():
+        await stage.turns()
+        stage.note("waits", not forever.done())
+        near.transport.close()
+    await stage.both_end()
+    stage.note("forever", await outcome(forever))
+
+
+@behaviour
 async def connections_survive_their_server(stage: Stage) -> None:
     """close() of the server leaves its connections open."""
     near, far = await stage.pair()
