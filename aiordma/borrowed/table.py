@@ -206,7 +206,7 @@ TABLE = (
     ),
     Interface(
         CPYTHON,
-        ("_SendfileMode", "_sendfile_compatible", "_sendfile_fallback"),
+        ("_SendfileMode", "_sendfile_compatible", "_sendfile_fallback", "_sock_sendfile_update_filepos"),
         ("compat.sendfile", "compat.transport"),
         "`loop.sendfile()` on RDMA",
         _SWITCH,

@@ -36,6 +36,16 @@ async def _send(loop: Any, transport: Any, file: BinaryIO, offset: int, count: i
     if not offset:
         file.seek(0)
     sent = await own(loop, transport, file, offset, count)
-    if not sent:
-        file.seek(stood)  # as the kernel's call, which moves it only behind what was sent
+    if not sent and _puts_back(loop):
+        file.seek(stood)
     return sent
+
+
+def _puts_back(loop: Any) -> bool:
+    """Whether a file of which nothing was sent stays where it stood on a socket, too.
+
+    It does in the releases whose loops move it only behind what was sent. Later ones (3.13.15, 3.14.8) move
+    it to the offset in any case, and so does their way of sending without the kernel.
+    """
+    moves = getattr(type(loop), "_sock_sendfile_update_filepos", None)
+    return moves is None or "total_sent" in moves.__code__.co_varnames
