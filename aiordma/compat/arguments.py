@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from typing import Any
 
 __all__ = ["check_accepted", "check_client", "check_limit", "check_port", "check_server"]
@@ -69,8 +70,9 @@ def _check_place(host: Any, port: Any, sock: Any, nothing: str) -> None:
 
 
 def _check_stream(sock: socket.socket) -> None:
-    # Like asyncio. The module ssl is not imported for it: a socket of it has this method.
-    if hasattr(sock, "do_handshake"):
+    # Like asyncio. The module ssl is not imported for it: without it there is no socket of its class.
+    module = sys.modules.get("ssl")
+    if module is not None and isinstance(sock, module.SSLSocket):
         raise TypeError("Socket cannot be of type SSLSocket")
     if sock.type != socket.SOCK_STREAM:
         raise ValueError(f"A Stream Socket was expected, got {sock!r}")

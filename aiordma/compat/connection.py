@@ -28,6 +28,7 @@ import contextlib
 import functools
 import logging
 import socket
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("aiordma.compat")
 
 _LIMIT = 64 * 1024
+#: Whether asyncio closes the caller's socket, too, when the protocol cannot be made. (Since 3.14.8.)
+_CLOSES_GIVEN = sys.version_info >= (3, 14)
 
 
 # ---- clients ------------------------------------------------------------------------------------------
@@ -240,6 +243,8 @@ async def _own_connection(
         protocol = protocol_factory()
     except BaseException:
         abort(result)
+        if sock is not None and _CLOSES_GIVEN:
+            sock.close()
         raise
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     transport = on_own_transport(waiter.get_loop(), result, protocol, info, waiter=waiter, sock=sock)

@@ -113,6 +113,42 @@ async def a_given_socket(stage: Stage) -> None:
     await stage.until(lambda: sock.fileno() == -1)
 
 
+class _Wrapped(socket.socket):
+    """As a library's own sockets are: with methods beside those of a socket."""
+
+    def do_handshake(self) -> None:
+        """Nothing of TLS."""
+
+
+async def given(stage: Stage, port: int, kind_of: type[socket.socket] = socket.socket) -> socket.socket:
+    """A socket that is connected to a server of the stage."""
+    sock = kind_of()
+    sock.setblocking(False)
+    await stage.loop.sock_connect(sock, (LOCAL, port))
+    return sock
+
+
+@behaviour
+async def a_given_socket_with_more_methods(stage: Stage) -> None:
+    """sock=: a socket is one of TLS by its class, not by the name of a method."""
+    near = await begun(stage, sock=await given(stage, await stage.listen(), _Wrapped))
+    near.transport.close()
+    await stage.until(lambda: near.ended and ("lost", None) in stage.trace.get("far", ()))
+
+
+@behaviour
+async def a_given_socket_whose_protocol_fails(stage: Stage) -> None:
+    """sock=: it stays open, or is closed, as Python has it, when the factory of protocols raises."""
+
+    def factory() -> Any:
+        raise ZeroDivisionError
+
+    with await given(stage, await stage.listen()) as sock:
+        stage.note("error", await outcome(stage.client.create_connection(factory, sock=sock)))
+        stage.note("closed", sock.fileno() == -1)
+    stage.trace.pop("far", None)  # the server may have seen the connection by then, or not
+
+
 @behaviour
 async def addresses_of_both_ends(stage: Stage) -> None:
     """peername and sockname of one end are sockname and peername of the other."""
