@@ -38,6 +38,9 @@ class PullReader(Protocol):
     def ring_news(self) -> None:
         """Data has arrived."""
 
+    def is_full(self) -> bool:
+        """Whether so much has arrived that it would have paused its transport, if that pushed its data."""
+
 
 class PullProtocol:
     """Mixin of protocols whose data is pulled: names the reader that does it."""

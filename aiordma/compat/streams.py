@@ -122,6 +122,11 @@ class RingStreamReader(asyncio.StreamReader):
         elif self._reads_ahead:
             self.read_ahead(True)
 
+    def is_full(self) -> bool:
+        """See `aiordma.compat.contracts.PullReader`."""
+        pipe = self._pipe
+        return pipe is not None and len(self._data) + pipe.readable > 2 * self._limit
+
     def read_ahead(self, on: bool) -> None:
         """The program writes and the peer's ring is full: take what arrives off the ring meanwhile.
 
@@ -461,7 +466,8 @@ def connection_made(
 ) -> None:
     """connection_made() of asyncio's stream protocol, which would make asyncio's own StreamWriter.
 
-    A handler that fails closes its connection, and the error is reported, as in Python 3.12 and later.
+    A handler that fails closes its connection, and the error is reported, as in Python 3.12 and later; that
+    of a plain function, too, as since 3.14.8. Nothing here keeps the writer once the handler has dropped it.
     """
     callback = protocol._client_connected_cb
     protocol._client_connected_cb = None
@@ -477,25 +483,36 @@ def connection_made(
     loop = protocol._loop
     reader = protocol._stream_reader
     writer = AioRdmaStreamWriter(transport, protocol, reader, loop, info)
-    protocol._stream_writer = writer
-    result = callback(reader, writer)
-    if asyncio.iscoroutine(result):
+    if hasattr(protocol, "_replace_writer"):
+        protocol._stream_writer = writer  # since Python 3.13, writers tell when they are dropped unclosed
 
-        def done(task: asyncio.Task[Any]) -> None:
-            if task.cancelled():
-                writer.close()
-            elif (exc := task.exception()) is not None:
-                loop.call_exception_handler(
-                    {
-                        "message": "Unhandled exception in client_connected_cb",
-                        "exception": exc,
-                        "transport": transport,
-                    }
-                )
-                writer.close()
+    def failed(exc: BaseException) -> None:
+        context = {
+            "message": "Unhandled exception in client_connected_cb",
+            "exception": exc,
+            "transport": transport,
+        }
+        loop.call_exception_handler(context)
 
-        protocol._task = loop.create_task(result)
-        protocol._task.add_done_callback(done)
+    def close() -> None:
+        (protocol._transport or transport).close()  # start_tls() may have put another in its place
+
+    def done(task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            close()
+        elif (exc := task.exception()) is not None:
+            failed(exc)
+            close()
+
+    try:
+        result = callback(reader, writer)
+    except Exception as exc:
+        failed(exc)
+        close()
+    else:
+        if asyncio.iscoroutine(result):
+            protocol._task = loop.create_task(result)
+            protocol._task.add_done_callback(done)
     protocol._strong_reader = None
 
 
@@ -515,6 +532,10 @@ class AioRdmaStreamWriter(asyncio.StreamWriter):
         self._info = info
         self._view: asyncio.Transport | None = None
         self._bind()
+
+    def __repr__(self) -> str:
+        """By asyncio's name: programs filter the warning of a writer that is dropped unclosed by it."""
+        return super().__repr__().replace(type(self).__name__, "StreamWriter", 1)
 
     def _bind(self) -> None:
         # One call less on the path of every message.

@@ -22,6 +22,7 @@ import asyncio
 import contextvars
 import errno
 import logging
+import sys
 import warnings
 from asyncio import constants
 from asyncio.log import logger as asyncio_logger
@@ -62,6 +63,10 @@ _RECEIVE_BUDGET = 16
 _GATHER_BYTES = 64 * 1024
 #: seconds in which a program that has paused reading may write after the peer's end, as if on a long way
 _DISCARD_S = 0.2
+#: and bytes, as much as such a way would hold: `loop.sendfile()` pauses reading, and would send all its file
+_DISCARD_BYTES = 256 * 1024
+#: whether asyncio's writelines() takes None for a list of nothing
+_NONE_IS_EMPTY = sys.version_info >= (3, 12)
 #: polls for room in one drain() before it parks
 _FLUSH_BUDGET = 64
 
@@ -82,6 +87,7 @@ class RingTransport(FlowControl):
         "_conn_lost",
         "_context",
         "_direct",
+        "_discarded",
         "_discards_until",
         "_eof",
         "_eof_received",
@@ -153,6 +159,7 @@ class RingTransport(FlowControl):
         self._direct = True  # a write may go straight into the ring: open, nothing queued
         #: The peer takes nothing more, and what it sent before is not delivered yet.
         self._discards_until: float | None = None
+        self._discarded = 0
         self._closing = False
         self._conn_lost = False  # connection_lost() is scheduled or over
         self._lost_writes = 0
@@ -245,7 +252,10 @@ class RingTransport(FlowControl):
     # ---- reading --------------------------------------------------------------------------------------
 
     def is_reading(self) -> bool:
-        """Neither paused nor closing."""
+        """Neither paused nor closing; nor is a stream's reader so full that asyncio's would have paused."""
+        return self._delivers() and (self._reader is None or not self._reader.is_full())
+
+    def _delivers(self) -> bool:
         return not self._paused and not self._closing
 
     def pause_reading(self) -> None:
@@ -265,7 +275,7 @@ class RingTransport(FlowControl):
 
     def _attach_reader(self) -> None:
         if self._reader is not None:
-            self._reader.ring_attached(self, self._pipe if self.is_reading() else None)
+            self._reader.ring_attached(self, self._pipe if self._delivers() else None)
 
     def _start_reading(self) -> None:
         if not self._closing:
@@ -451,7 +461,7 @@ class RingTransport(FlowControl):
             check_plain(data)
             data = data.cast("B") if data.c_contiguous else data.tobytes()
         if self._discards_until is not None:
-            self._discard()
+            self._discard(len(data))
             return
         n = 0
         if self._direct:
@@ -482,10 +492,12 @@ class RingTransport(FlowControl):
             self._look_again()
         self._maybe_resume_protocol()
 
-    def _discard(self) -> None:
-        """Something is written meanwhile. Who does not read learns from it that the peer has gone."""
+    def _discard(self, n: int) -> None:
+        """`n` bytes are written meanwhile. Who does not read learns from it that the peer has gone."""
         assert self._discards_until is not None
-        if self._paused and self._loop.time() > self._discards_until:
+        self._discarded += n
+        late = self._loop.time() > self._discards_until
+        if self._paused and (late or self._discarded > _DISCARD_BYTES):
             self.ring_failed(anyio.ClosedResourceError())
 
     def _warn_lost_write(self) -> None:
@@ -510,9 +522,11 @@ class RingTransport(FlowControl):
             queue.append(bytes(memoryview(data)[start:]))
         self._maybe_pause_protocol()
 
-    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+    def writelines(self, list_of_data: Iterable[Buffer] | None) -> None:
         """write() of each; small pieces are joined, large ones are not copied for it."""
-        parts = list(list_of_data)
+        if list_of_data is None and _NONE_IS_EMPTY:
+            return
+        parts = list(list_of_data)  # type: ignore[arg-type]  # None is an error, as before Python 3.12
         for part in parts:
             check_plain(part)
         # All of them are looked at before any is sent: one that is not bytes-like must not leave a part.

@@ -80,6 +80,23 @@ async def test_handler_that_fails_closes_its_connection(
     assert [str(context["exception"]) for context in reported] == ["handler"]
 
 
+async def test_plain_function_that_fails_closes_its_connection(
+    served: Callable[..., Any], reported: list[dict[str, Any]]
+) -> None:
+    def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise ValueError("handler")
+
+    reader, _ = await served(handler)
+    assert await reader.read() == b""
+    assert [str(context["exception"]) for context in reported] == ["handler"]
+    assert [context["message"] for context in reported] == ["Unhandled exception in client_connected_cb"]
+
+
+async def test_a_writer_goes_by_asyncio_s_name(served: Callable[..., Any]) -> None:
+    _, writer = await served(lambda *_: None)
+    assert repr(writer).startswith("<StreamWriter transport=<RingTransport")
+
+
 async def test_handler_that_is_cancelled_closes_its_connection(
     served: Callable[..., Any], reported: list[dict[str, Any]]
 ) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from .stage import Stage, outcome
+from .stage import Stage, Traced, outcome
 from .table import behaviour
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
 _DATA = bytes(range(256)) * 400
+#: More than the kernel's buffers, or a ring, hold.
+_MUCH = 16_000_000
 
 
 def file_of(data: bytes = _DATA) -> BinaryIO:
@@ -93,3 +95,25 @@ async def a_file_to_a_closed_transport(stage: Stage) -> None:
     with file_of() as file:
         stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file)))
     await stage.both_end()
+
+
+class Leaves(Traced):
+    """Closes at the first bytes."""
+
+    def got(self, data: bytes) -> None:
+        super().got(data)
+        self.transport.close()
+
+
+@behaviour
+async def a_file_whose_peer_closes(stage: Stage) -> None:
+    """A peer that closes in the middle is an error of the caller's."""
+    near, _ = await stage.pair(far=Leaves)
+    with file_of(bytes(_MUCH)) as file:
+        sent = await outcome(stage.loop.sendfile(near.transport, file))
+        kinds = {"ConnectionError", "ConnectionResetError", "BrokenPipeError"}
+        stage.note("sent", "an error of the connection" if sent in kinds else sent)
+    near.transport.close()
+    await stage.both_end()
+    for end in ("near", "far"):
+        del stage.trace[end]  # how much arrived, and who heard of it first, is not the same twice

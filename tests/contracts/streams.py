@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from tests.roles import LOCAL
@@ -300,6 +302,46 @@ async def handlers_of_three_kinds(stage: Stage) -> None:
     writer.write(b"line\n")
     stage.note("echo", await reader.read())
     stage.note("in a task", seen)
+
+
+@behaviour
+async def a_handler_that_drops_its_writer(stage: Stage) -> None:
+    """It is told of the open connection, which is closed, or the connection stays open, as Python has it."""
+    told: list[str] = []
+    done = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        transport = writer.transport
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            del writer
+            gc.collect()
+        told.extend(str(each.message).split(" transport=")[0] for each in caught)
+        stage.note("closes", transport.is_closing())
+        if not transport.is_closing():
+            transport.close()
+        done.set()
+
+    port = stage.keep(await stage.server.start_server(serve, LOCAL, 0))
+    reader, writer = await stage.client.open_connection(LOCAL, port)
+    stage.writers.append(writer)
+    stage.check_path(writer)
+    await done.wait()
+    stage.note("told", told)
+    stage.note("end", await reader.read())
+
+
+@behaviour
+async def a_full_reader_is_not_reading(stage: Stage) -> None:
+    """A transport does not read while more than twice the limit waits for the program."""
+    (reader, writer), (_, far) = await pair(stage)
+    near: Any = writer.transport
+    stage.note("empty", near.is_reading())
+    far.write(bytes(2 * _LIMIT))
+    far.write(bytes(2 * _LIMIT))
+    await stage.until(lambda: not near.is_reading())
+    stage.note("read", len(await reader.readexactly(4 * _LIMIT)))
+    stage.note("empty again", near.is_reading())
 
 
 @behaviour

