@@ -100,6 +100,12 @@ static inline bool soft_gid_is_ipv4(const uint8_t gid[16])
 
 	return !__builtin_memcmp(gid, prefix, sizeof(prefix));
 }
+static inline bool soft_gid_is_loopback(const uint8_t gid[16])
+{
+	static const uint8_t ipv6[16] = { [15] = 1 };
+
+	return soft_gid_is_ipv4(gid) ? gid[12] == 127 : !__builtin_memcmp(gid, ipv6, sizeof(ipv6));
+}
 
 /* ---- memory that other processes may map ------------------------------------------------------------ */
 

@@ -379,7 +379,7 @@ static uint32_t scope_of(const struct cm_id *id)
 {
 	struct ibv_gid_entry entry = { 0 };
 
-	soft_query_gid_ex(soft_cm.context, 1, id->sgid_index, &entry, 0, sizeof(entry));
+	soft_gid_entry(to_ctx(soft_cm.context), id->sgid_index, &entry);
 	return entry.ndev_ifindex;
 }
 

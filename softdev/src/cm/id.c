@@ -168,11 +168,6 @@ static int take_port(struct cm_id *id, struct sockaddr *address)
 	return err;
 }
 
-static bool is_loopback(const uint8_t gid[16])
-{
-	return soft_gid_is_ipv4(gid) ? gid[12] == 127 : !memcmp(gid, &in6addr_loopback, 16);
-}
-
 /*
  * As in the kernel, an id that is bound to a loopback address belongs to no device yet, as one that is bound to none:
  * libfabric takes the addresses of the interfaces then. Lock held. 0 or errno.
@@ -190,7 +185,7 @@ static int bind_to(struct cm_id *id, const struct sockaddr *address)
 		return EINVAL;
 	if (!cm_gid_of(address, gid))
 		return EAFNOSUPPORT;
-	if (!cm_is_any(address) && !is_loopback(gid) && !cm_id_place(id, gid))
+	if (!cm_is_any(address) && !soft_gid_is_loopback(gid) && !cm_id_place(id, gid))
 		return EADDRNOTAVAIL;
 	memset(own, 0, sizeof(*own));
 	memcpy(own, address, cm_length_of(address));
@@ -371,7 +366,7 @@ static int hear(struct cm_id *id)
 	uint8_t gid[16];
 
 	cm_gid_of(address, gid);
-	if (!is_loopback(gid)) {
+	if (!soft_gid_is_loopback(gid)) {
 		int err = cm_want_net();
 		if (err)
 			return err;

@@ -225,8 +225,11 @@ int soft_gids_init(struct soft_ctx *ctx);
 void soft_gids_fini(struct soft_ctx *ctx);
 /* True for a GID of our own port (the destination is then on this host). */
 bool soft_gid_is_local(struct soft_ctx *ctx, const union ibv_gid *gid);
-/* Entry of our GID table; false when index is out of range. */
+/* Entry of our GID table, also one that programs are not shown; false when there is none at that index. */
+bool soft_gid_entry(struct soft_ctx *ctx, int index, struct ibv_gid_entry *entry);
 bool soft_gid_get(struct soft_ctx *ctx, int index, union ibv_gid *gid);
+/* What fits the interfaces of all entries that programs are shown. */
+enum ibv_mtu soft_gids_mtu(struct soft_ctx *ctx);
 /* Index of a GID in the table, or -1. */
 int soft_gid_find(struct soft_ctx *ctx, const union ibv_gid *gid);
 /* The ibv_ functions of those names, for our contexts. */

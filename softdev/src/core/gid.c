@@ -5,8 +5,12 @@
  * a new one takes the first free entry. Kernel notifications of changes wait in a netlink socket, which is read when
  * the table is queried.
  *
- * Addresses that other hosts can reach come first, so that index 0, the default of most tools, is one of them. A host
- * without a network has its loopback addresses there.
+ * Addresses that other hosts can reach come first, so that index 0, the default of most tools, is one of them. Cards
+ * have their first IPv4 address as RoCEv2 at index 3, which other programs take, so it is repeated there. Loopback addresses
+ * are shown only while there are no others: programs that take any GID of the list would connect hosts by them. rdma_cm uses
+ * them all the same.
+ *
+ * The port's MTU is the one that fits all interfaces whose addresses are shown, because a port has only one.
  */
 #include "core/core.h"
 
@@ -19,6 +23,7 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,6 +33,14 @@ struct soft_gids {
 	unsigned count; /* entries ever used */
 	struct ibv_gid_entry entries[SOFT_GID_TABLE];
 	bool used[SOFT_GID_TABLE];
+	bool spare[SOFT_GID_TABLE]; /* not shown while there are others */
+	bool others;
+	int mtu; /* of the interfaces, in bytes; 0: unknown */
+};
+
+enum {
+	FIRST_IPV4 = 3,
+	HEADERS = 40 + 8 + 12 + 4 + 28 + 4, /* IPv6, UDP, and the most that RoCE adds: as the kernel counts */
 };
 
 enum rank { IPV4, IPV6, IPV6_LINK_LOCAL, LOOPBACK_IPV4, LOOPBACK_IPV6, RANKS, UNUSABLE = RANKS };
@@ -65,14 +78,13 @@ static int find(const struct soft_gids *table, const union ibv_gid *gid)
 	return -1;
 }
 
-static void add(struct soft_gids *table, const union ibv_gid *gid, uint32_t interface)
+static bool is_shown(const struct soft_gids *table, unsigned i)
 {
-	unsigned i = 0;
+	return i < table->count && table->used[i] && !(table->spare[i] && table->others);
+}
 
-	while (i < table->count && table->used[i])
-		i++;
-	if (i == SOFT_GID_TABLE)
-		return;
+static void put(struct soft_gids *table, unsigned i, const union ibv_gid *gid, uint32_t interface)
+{
 	table->entries[i] = (struct ibv_gid_entry){
 		.gid = *gid,
 		.gid_index = i,
@@ -81,44 +93,109 @@ static void add(struct soft_gids *table, const union ibv_gid *gid, uint32_t inte
 		.ndev_ifindex = interface,
 	};
 	table->used[i] = true;
-	if (i == table->count)
-		table->count++;
+	table->spare[i] = false;
+	if (i >= table->count)
+		table->count = i + 1;
+}
+
+/* Entries that are not shown lie at the end of the table. */
+static void add(struct soft_gids *table, const union ibv_gid *gid, uint32_t interface, bool spare)
+{
+	unsigned i = spare ? SOFT_GID_TABLE - 1 : 0;
+
+	while (i < SOFT_GID_TABLE && (table->used[i] || i == FIRST_IPV4))
+		i += spare ? -1u : 1u;
+	if (i >= SOFT_GID_TABLE)
+		return;
+	put(table, i, gid, interface);
+	table->spare[i] = spare;
+}
+
+static void repeat_first_ipv4(struct soft_gids *table)
+{
+	unsigned i = 0;
+
+	while (i < table->count && !(is_shown(table, i) && soft_gid_is_ipv4(table->entries[i].gid.raw)))
+		i++;
+	if (!table->used[FIRST_IPV4] && i < table->count)
+		put(table, FIRST_IPV4, &table->entries[i].gid, table->entries[i].ndev_ifindex);
+}
+
+static void remove_stale(struct soft_gids *table, const struct ifaddrs *all)
+{
+	bool there[SOFT_GID_TABLE] = { false };
+
+	for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
+		union ibv_gid gid;
+
+		if (rank_of(one, &gid) == UNUSABLE)
+			continue;
+		for (unsigned i = 0; i < table->count; i++)
+			there[i] |= !memcmp(&table->entries[i].gid, &gid, sizeof gid);
+	}
+	for (unsigned i = 0; i < table->count; i++)
+		table->used[i] &= there[i];
+}
+
+static int interface_mtu(int fd, uint32_t interface)
+{
+	struct ifreq request = { 0 };
+
+	return if_indextoname(interface, request.ifr_name) && !ioctl(fd, SIOCGIFMTU, &request) ? request.ifr_mtu : 0;
+}
+
+static void find_mtu(struct soft_gids *table)
+{
+	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	uint32_t last = 0;
+
+	table->mtu = 0;
+	for (unsigned i = 0; fd >= 0 && i < table->count; i++) {
+		const uint32_t interface = table->entries[i].ndev_ifindex;
+
+		if (!is_shown(table, i) || interface == last)
+			continue;
+		const int mtu = interface_mtu(fd, interface);
+		if (mtu && (!table->mtu || mtu < table->mtu))
+			table->mtu = mtu;
+		last = interface;
+	}
+	if (fd >= 0)
+		close(fd);
 }
 
 /* Reads the interfaces. 0 or errno. */
 static int fill(struct soft_gids *table)
 {
-	bool there[SOFT_GID_TABLE] = { false };
 	struct ifaddrs *all;
+	bool any = false;
 
 	if (getifaddrs(&all))
 		return errno;
-	/* First remove stale addresses, so that their entries are free. */
-	for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
-		union ibv_gid gid;
-		int at = rank_of(one, &gid) == UNUSABLE ? -1 : find(table, &gid);
-		if (at >= 0)
-			there[at] = true;
-	}
-	for (unsigned i = 0; i < table->count; i++)
-		table->used[i] &= there[i];
+	remove_stale(table, all); /* first, so that their entries are free */
+	table->others = false;
 	for (enum rank rank = 0; rank < RANKS; rank++) {
 		for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
 			union ibv_gid gid;
 
-			if (rank_of(one, &gid) == rank && find(table, &gid) < 0)
-				add(table, &gid, if_nametoindex(one->ifa_name));
+			if (rank_of(one, &gid) != rank)
+				continue;
+			const bool loopback = soft_gid_is_loopback(gid.raw);
+			table->others |= !loopback;
+			if (find(table, &gid) < 0)
+				add(table, &gid, if_nametoindex(one->ifa_name), table->others && loopback);
 		}
 	}
 	freeifaddrs(all);
-	/* No interface is up, not even loopback: two processes of one host can still communicate. */
-	bool any = false;
 	for (unsigned i = 0; i < table->count; i++)
 		any |= table->used[i];
+	/* No interface is up, not even loopback: two processes of one host can still communicate. */
 	if (!any) {
 		const union ibv_gid loopback = { .raw = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 } };
-		add(table, &loopback, 0);
+		add(table, &loopback, 0, false);
 	}
+	repeat_first_ipv4(table);
+	find_mtu(table);
 	return 0;
 }
 
@@ -183,14 +260,24 @@ void soft_gids_fini(struct soft_ctx *ctx)
 	free(ctx->gids);
 }
 
-bool soft_gid_get(struct soft_ctx *ctx, int index, union ibv_gid *gid)
+bool soft_gid_entry(struct soft_ctx *ctx, int index, struct ibv_gid_entry *entry)
 {
 	struct soft_gids *table = current(ctx);
 	const bool found = index >= 0 && (unsigned)index < table->count && table->used[index];
 
 	if (found)
-		*gid = table->entries[index].gid;
+		*entry = table->entries[index];
 	release(table);
+	return found;
+}
+
+bool soft_gid_get(struct soft_ctx *ctx, int index, union ibv_gid *gid)
+{
+	struct ibv_gid_entry entry;
+	const bool found = soft_gid_entry(ctx, index, &entry);
+
+	if (found)
+		*gid = entry.gid;
 	return found;
 }
 
@@ -208,6 +295,18 @@ bool soft_gid_is_local(struct soft_ctx *ctx, const union ibv_gid *gid)
 	return soft_gid_find(ctx, gid) >= 0;
 }
 
+enum ibv_mtu soft_gids_mtu(struct soft_ctx *ctx)
+{
+	struct soft_gids *table = current(ctx);
+	const int mtu = table->mtu;
+	enum ibv_mtu fits = IBV_MTU_4096;
+
+	release(table);
+	while (mtu && fits > IBV_MTU_256 && (128 << fits) + HEADERS > mtu)
+		fits--;
+	return fits;
+}
+
 int soft_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index, struct ibv_gid_entry *entry,
 		      uint32_t flags, size_t entry_size)
 {
@@ -216,7 +315,7 @@ int soft_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
 	if (port_num != 1 || gid_index >= SOFT_GID_TABLE || entry_size < sizeof *entry)
 		return EINVAL;
 	struct soft_gids *table = current(to_ctx(context));
-	const bool found = gid_index < table->count && table->used[gid_index];
+	const bool found = is_shown(table, gid_index);
 	if (found) {
 		memset(entry, 0, entry_size);
 		memcpy(entry, &table->entries[gid_index], sizeof *entry);
@@ -252,7 +351,7 @@ ssize_t soft_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 		return -EINVAL;
 	table = current(to_ctx(context));
 	for (unsigned i = 0; i < table->count; i++) {
-		if (!table->used[i])
+		if (!is_shown(table, i))
 			continue;
 		if (found < max_entries) {
 			char *to = (char *)entries + found * entry_size;

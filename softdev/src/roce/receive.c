@@ -72,18 +72,13 @@ static bool read_headers(struct msghdr *header, int family, struct roce_inbound 
 	return found;
 }
 
-static bool is_loopback(const uint8_t gid[16])
-{
-	return soft_gid_is_ipv4(gid) ? gid[12] == 127 : !memcmp(gid, &in6addr_loopback, 16);
-}
-
 /* Forwarded by the first process of this host: restores the original packet. */
 static void unwrap(struct roce_inbound *in)
 {
 	struct forwarded head;
 
 	if (in->size < sizeof(head) || memcmp(in->bytes, forward_magic, sizeof(forward_magic)) != 0 ||
-	    !is_loopback(in->path.src) || !is_loopback(in->path.dst) || in->path.src_port != ROCE_PORT)
+	    !soft_gid_is_loopback(in->path.src) || !soft_gid_is_loopback(in->path.dst) || in->path.src_port != ROCE_PORT)
 		return;
 	memcpy(&head, in->bytes, sizeof(head));
 	memcpy(in->path.src, head.src, 16);

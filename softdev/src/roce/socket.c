@@ -99,7 +99,7 @@ void soft_roce_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_
 	struct ibv_gid_entry entry = { 0 };
 
 	memset(route, 0, sizeof(*route));
-	soft_query_gid_ex(&ctx->v.context, 1, ah->grh.sgid_index, &entry, 0, sizeof(entry));
+	soft_gid_entry(ctx, ah->grh.sgid_index, &entry);
 	memcpy(route->path.src, entry.gid.raw, 16);
 	memcpy(route->path.dst, ah->grh.dgid.raw, 16);
 	route->scope = scope_of(route->path.dst, entry.ndev_ifindex);

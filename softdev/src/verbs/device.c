@@ -271,7 +271,7 @@ int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_po
 	struct ibv_port_attr all = {
 		.state = soft_port_is_up(context) ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
 		.max_mtu = IBV_MTU_4096,
-		.active_mtu = IBV_MTU_4096,
+		.active_mtu = soft_gids_mtu(to_ctx(context)),
 		.gid_tbl_len = SOFT_GID_TABLE,
 		.port_cap_flags = IBV_PORT_CM_SUP,
 		.max_msg_sz = SOFT_MAX_MSG,

@@ -109,6 +109,13 @@ static bool zero(const union ibv_gid *gid)
     return all_bytes(gid->raw, sizeof gid->raw, 0);
 }
 
+static bool is_ipv4(const union ibv_gid *gid)
+{
+    return all_bytes(gid->raw, 10, 0) && all_bytes(gid->raw + 10, 2, 0xff);
+}
+
+enum { FIRST_IPV4 = 3 }; /* where cards have it; the address may also be elsewhere in the table */
+
 static void gids(void)
 {
     struct ibv_context *context = test_open();
@@ -116,6 +123,7 @@ static void gids(void)
     struct ibv_gid_entry entries[256];
     union ibv_gid gid;
     ssize_t used;
+    bool ipv4 = false;
 
     OK(ibv_query_port(context, 1, &port));
     CHECK(port.gid_tbl_len <= 256);
@@ -131,14 +139,18 @@ static void gids(void)
         CHECK(!zero(&gid));
         OK(ibv_query_gid_ex(context, 1, entries[i].gid_index, &one, 0));
         CHECK(!memcmp(&one, &entries[i], sizeof one));
-        for (ssize_t j = 0; j < i; j++)
+        for (ssize_t j = 0; j < i && entries[i].gid_index != FIRST_IPV4; j++)
             CHECK(memcmp(&entries[j].gid, &gid, sizeof gid));
+        ipv4 |= is_ipv4(&gid);
     }
     OK(ibv_query_gid(context, 1, 0, &gid));
     CHECK(!zero(&gid));
+    OK(ibv_query_gid(context, 1, FIRST_IPV4, &gid));
+    CHECK_EQ(is_ipv4(&gid), ipv4);
     if (used < port.gid_tbl_len) {
         struct ibv_gid_entry empty;
 
+        /* Not shown, if it is a loopback address. */
         OK(ibv_query_gid(context, 1, port.gid_tbl_len - 1, &gid));
         CHECK(zero(&gid));
         CHECK_EQ(ibv_query_gid_ex(context, 1, (uint32_t)port.gid_tbl_len - 1, &empty, 0), ENODATA);
