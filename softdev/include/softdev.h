@@ -118,7 +118,7 @@ int softdev_shortage(int peer);
  * SOFTDEV_FAULTS. "seed=7,event=0.01,error=1e-4" gives each kind a probability from 0 to 1; kinds that are not
  * named get 0, and NULL or "" ends all. A seed makes the sequence of draws repeatable.
  *
- * Kinds: event (completion event lost), spurious (channel readable without an event), error (work request fails), delay
+ * Kinds: event (completion event lost), spurious (event without a completion), error (work request fails), delay
  * (late acknowledgement), and for UD datagrams drop, duplicate, reorder and corrupt. A reordered datagram arrives after
  * the next one to its queue pair, or never if none follows. A corrupt one has a flipped bit that a checksum would have
  * found on a real wire.

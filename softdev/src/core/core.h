@@ -346,6 +346,8 @@ void soft_run_doors(void);
 void soft_chan_wake(struct soft_chan *chan);
 /* The channel from which this thread takes events now: those queued meanwhile need no wake-up. */
 extern _Thread_local struct soft_chan *soft_chan_taking;
+/* Ends an arming by an event without a completion. */
+void soft_cq_spend(struct soft_cq *cq);
 /* Gives the arming a new number, so that peers ring again. False: the CQ is not armed. */
 bool soft_cq_rearm(struct soft_cq *cq);
 

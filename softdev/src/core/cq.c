@@ -48,6 +48,11 @@ static void fire(struct soft_cq *cq, bool solicited)
 	}
 }
 
+void soft_cq_spend(struct soft_cq *cq)
+{
+	fire(cq, true);
+}
+
 void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
 {
 	bool overrun = false;

@@ -195,6 +195,28 @@ static void take_announced(struct soft_chan *chan)
 	soft_chan_taking = NULL;
 }
 
+/*
+ * The program saw a readable descriptor, and no completion was behind it: what came was the beginning of a message, say.
+ * There must be an event all the same, as programs rely on it. An event for an empty CQ is legal.
+ */
+static void spend_arming(struct soft_chan *chan)
+{
+	struct soft_cq *cq;
+
+	soft_lock(&chan->lock);
+	for (cq = chan->members; cq && !soft_cq_armed(cq); cq = cq->chan_next)
+		;
+	if (cq)
+		atomic_fetch_add(&cq->pins, 1);
+	soft_unlock(&chan->lock);
+	if (!cq)
+		return;
+	soft_chan_taking = chan;
+	soft_cq_spend(cq);
+	soft_chan_taking = NULL;
+	atomic_fetch_sub(&cq->pins, 1);
+}
+
 /* A signal interrupted a wait: whether the kernel would have gone on waiting, had the wait been a read. */
 static bool restarts(void)
 {
@@ -247,6 +269,10 @@ SOFT_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq
 			return -1;
 		take_announced(chan);
 		got = take_queued(chan);
+		if (!got) {
+			spend_arming(chan);
+			got = take_queued(chan);
+		}
 	} while (!got);
 	*cq = &got->cq;
 	*cq_context = got->cq.cq_context;
