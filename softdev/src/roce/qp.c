@@ -461,8 +461,12 @@ void soft_roce_notified(struct soft_qp *qp, const struct roce_packet *p, const s
 static void take(struct soft_roce *w, const struct roce_packet *p, bool response, struct soft_after *after)
 {
 	if (response) {
+		const uint64_t una = w->ask.una;
 		roce_ask_take(&w->ask, p, soft_now_ns());
 		heard(w, &w->ask.heard);
+		/* At once: a message that comes with it may be the answer to what is complete now. */
+		if (w->ask.una != una && !w->ask.status)
+			soft_sq_retire(w->qp, after);
 		return;
 	}
 	w->after = after;

@@ -365,6 +365,20 @@ static enum take take_one(struct soft_qp *qp, const char *at, uint64_t left, uin
 	}
 }
 
+/*
+ * What the peer sends now may answer what it acknowledged before, and programs free the memory of a request when its
+ * answer comes: so the request completes first. The tail was read before. A lock that is taken belongs to a thread that
+ * posts or completes already.
+ */
+static void complete_sends(struct soft_qp *qp, struct soft_after *after)
+{
+	if (!atomic_load_explicit(&to_cq(qp->qp.send_cq)->waiting, memory_order_relaxed) || !soft_trylock(&qp->sq_lock))
+		return;
+	if (qp->out && soft_out_collect_acks(qp))
+		soft_sq_retire(qp, after);
+	soft_unlock(&qp->sq_lock);
+}
+
 static void take_all(struct soft_qp *qp, struct soft_after *after)
 {
 	struct soft_in *in = qp->in;
@@ -375,6 +389,8 @@ static void take_all(struct soft_qp *qp, struct soft_after *after)
 		corrupt(qp, after);
 		return;
 	}
+	if (in->head != tail)
+		complete_sends(qp, after);
 	while (in->head != tail) {
 		uint32_t at = (uint32_t)(in->head & REQ_MASK), size = SOFT_REQ_RING - at;
 		const char *rec = (const char *)in->seg->req + at;

@@ -167,6 +167,51 @@ static void readable_means_an_event(void)
     child_join(&child);
 }
 
+/* ---- questions and answers ---- */
+
+enum { QUESTIONS = 2000 };
+
+static void answer_questions(int fd, void *argument)
+{
+    struct end end;
+
+    (void)argument;
+    end_open(&end, NULL);
+    end_to_init(&end, 0);
+    post_recv(&end, 0, 0, 64);
+    meet(fd, &end);
+    rendezvous(fd);
+    for (uint64_t i = 0; i < QUESTIONS; i++) {
+        expect_wc(end.recv_cq, i, IBV_WC_SUCCESS);
+        post_recv(&end, i + 1, 0, 64);
+        post_send(&end, i, 4096, 64, IBV_SEND_SIGNALED);
+        expect_wc(end.send_cq, i, IBV_WC_SUCCESS);
+    }
+    rendezvous(fd);
+    end_close(&end);
+}
+
+/* What is asked completes before its answer arrives. */
+static void questions_complete_first(void)
+{
+    struct child child = child_start(answer_questions, NULL);
+    struct end end;
+
+    end_open(&end, &(struct end_options){.one_cq = true});
+    end_to_init(&end, 0);
+    meet(child.fd, &end);
+    rendezvous(child.fd);
+    for (uint64_t i = 0; i < QUESTIONS; i++) {
+        post_recv(&end, i, 0, 64);
+        post_send(&end, i, 4096, 64, IBV_SEND_SIGNALED);
+        CHECK_EQ(expect_wc(end.send_cq, i, IBV_WC_SUCCESS).opcode, IBV_WC_SEND);
+        CHECK_EQ(expect_wc(end.send_cq, i, IBV_WC_SUCCESS).opcode, IBV_WC_RECV);
+    }
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
 /* ---- a stream of checked messages both ways at once ---- */
 
 enum { MESSAGES = 3000, SLOT = 2048, SLOTS = 8 };
@@ -658,6 +703,7 @@ static void death_wakes_the_sleeper(void)
     end_close(&end);
 }
 
-TEST_MAIN(TEST(every_operation), TEST(readable_means_an_event), TEST(both_ways), TEST(no_lost_wakeups),
+TEST_MAIN(TEST(every_operation), TEST(readable_means_an_event),
+          TEST(questions_complete_first), TEST(both_ways), TEST(no_lost_wakeups),
           TEST(access_error), TEST(not_ready_and_too_small), TEST(peer_stands_still), TEST(peer_exits),
           TEST(peer_is_killed), TEST(death_wakes_the_sleeper), TEST(last_words_arrive))
