@@ -57,7 +57,7 @@ from .tasks import tasks
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from msgspec import Struct
 
@@ -70,6 +70,22 @@ _Times = tuple[float, float]
 
 #: Connections in one message.
 _ROWS = 16
+#: A timer that is so late, in seconds, was kept from coming: it is no matter of its resolution.
+_LATE_S = 0.02
+#: Of an engine's completion queue, and of its memory.
+_OF_POLLERS = (
+    "completions",
+    "polls",
+    "empty_polls",
+    "slow_polls",
+    "slowest_poll_ns",
+    "events",
+    "arms",
+    "spins",
+    "spin_hits",
+    "budget_exhausted",
+)
+_OF_MEMORY = ("used_bytes", "limit_bytes", "downgrades", "failures")
 #: Traced calls that are told.
 _CALLS = 256
 
@@ -321,6 +337,7 @@ def _leaks(waker: Waker) -> Iterator[Struct]:
 
 def _totals(waker: Waker) -> Iterator[Struct]:
     counts, engines = registered.counts, _engines(waker)
+    late = _late(waker)
     kinds = counts.connections.items()
     yield Totals(
         open=open_connections(waker),
@@ -332,13 +349,22 @@ def _totals(waker: Waker) -> Iterator[Struct]:
         leaks={str(kind): count for kind, count in leaks.counts().items()},
         slow_requests=trace.slow_counts()["request"],
         slow_handlers=trace.slow_counts()["handler"],
+        late_timers=sum(each >= _LATE_S for each in late),
+        latest_timer_ms=round(1000 * max(late, default=0.0), 3),
     )
 
 
+def _late(waker: Waker) -> Iterable[float]:
+    found = getattr(waker.locals.get("aiordma.admin.endpoint"), "value", None)
+    return () if found is None else found.late
+
+
 def _engine(engine: Any) -> Engine:
-    poller = engine.poller
+    memory = engine.pool.statistics()
     return Engine(
-        device=engine.backend.name, **{name: getattr(poller, name) for name in Engine.__struct_fields__[1:]}
+        engine.backend.name,
+        *(getattr(engine.poller, name) for name in _OF_POLLERS),
+        **{name: getattr(memory, name) for name in _OF_MEMORY},
     )
 
 

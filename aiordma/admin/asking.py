@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .page import Page
 
-__all__ = ["Loop", "ask", "is_stopped", "loops"]
+__all__ = ["Loop", "ask", "is_stopped", "killed", "loops"]
 
 #: Conversations at a time, with one user and in all: no user takes all descriptors of a tool.
 _AT_A_TIME_OF_USER, _AT_A_TIME = 64, 256
@@ -29,6 +29,8 @@ _MOST_LOOPS = 4096
 _ALL_S = 60.0
 #: A loop that has been away for so long is stuck: its timer comes every second.
 _STUCK_S = 3.0
+#: Killed processes are told of for so long.
+_TOLD_S = 600.0
 #: One that has returned for so long is not asked: others run again at once.
 _RETURNED_S = 2 * page.BEAT_SECONDS
 
@@ -44,16 +46,40 @@ def loops(wanted: Callable[[Page], bool] | None = None, pid: int | None = None) 
         with contextlib.closing(home):
             for stem in home.stems()[:_MOST_LOOPS]:
                 seen = page.read(home, stem)
-                if seen is None or not seen.is_possible(home.uid):
+                if seen is None:
                     continue
                 if seen.is_over:
                     if home.uid == os.getuid():
-                        home.remove(stem)
+                        home.bury(stem)
+                elif not seen.is_possible(home.uid):
+                    continue
                 elif pid in (None, seen.pid) and (wanted is None or wanted(seen)):
                     found.append(Loop(home.path, stem, home.uid, seen))
     if pid is not None:
         found = [each for each in found if each.page.namespace == place.namespace()] or found
     return sorted(found, key=lambda each: (each.page.pid, each.stem))
+
+
+def killed(wanted: Callable[[Page], bool] | None = None, pid: int | None = None) -> list[tuple[int, Page]]:
+    """Processes that ended in the last minutes without closing their event loops, each with its user: they
+    were killed, or have crashed. What they had open is in the page of their last loop."""
+    found: dict[tuple[object, ...], tuple[int, Page]] = {}
+    for home in place.places():
+        with contextlib.closing(home):
+            for stem in home.killed():
+                seen = page.read(home, stem, place.KILLED)
+                if seen is None or pid not in (None, seen.pid) or seen.silent_s > _TOLD_S:
+                    continue
+                if not seen.is_over or seen.returned_ns:  # its program had ended before its loop was closed
+                    continue
+                known = found.get((home.uid, *seen.process))
+                if known is not None:
+                    others = known[1].connections
+                    seen = max(seen, known[1], key=lambda each: each.beat_ns)
+                    seen = seen._replace(connections=others + seen.connections)
+                if wanted is None or wanted(seen):
+                    found[(home.uid, *seen.process)] = home.uid, seen
+    return sorted(found.values(), key=lambda each: -each[1].silent_s)
 
 
 def ask(request: FromTool, whom: Iterable[Loop], patience_s: float = PATIENCE_S) -> list[Loop]:

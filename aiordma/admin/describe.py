@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import socket
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +22,10 @@ __all__ = ["KINDS", "Moment", "describe_connection", "describe_valkey", "mode_of
 KINDS: dict[int, str] = {Kind.STREAM: "stream", Kind.DATAGRAMS: "datagrams", Kind.CALLS: "calls"}
 
 #: The part of the kernel's ``struct tcp_info`` that is used: state, milliseconds since data went and came,
-#: round-trip time, retransmissions, bytes that were acknowledged, and that came.
-_TCP_INFO = struct.Struct("=B43xI4xI12xI28xI16xQQ")
+#: round-trip time, retransmissions, bytes that were acknowledged, that came, and that were not sent yet.
+_TCP_INFO = struct.Struct("=B43xI4xI12xI28xI16xQQ8xI")
+#: Bytes that can be read from a socket.
+_SIOCINQ, _INT = 0x541B, struct.Struct("=i")
 #: States of the kernel's TCP (its header tcp_states.h), where they tell more than "active".
 _TCP_STATES = {4: "eof sent", 5: "eof sent", 8: "eof received", 7: "broken"}
 _TCP_CLOSING = {6, 9, 11}
@@ -37,6 +41,7 @@ class _Tcp(NamedTuple):
     retransmits: int
     acked: int
     received: int
+    unsent: int
 
 
 class Moment(NamedTuple):
@@ -146,6 +151,15 @@ def _on_tcp(row: Connection, sock: socket.socket, reason: FallbackReason | None)
     row.bytes_sent = max(0, info.acked - (row.side == "client"))
     row.bytes_received = info.received
     row.rtt_us, row.retransmits = info.rtt_us, info.retransmits
+    row.waiting_bytes = _unread(sock)
+    # What the window of the peer's kernel has no room for has waited since it last had some.
+    row.blocked_s = round(min(row.age_s, info.sent_ms / 1000), 3) if info.unsent else 0.0
+
+
+def _unread(sock: socket.socket) -> int:
+    with contextlib.suppress(OSError):
+        return int(_INT.unpack(fcntl.ioctl(sock, _SIOCINQ, bytes(_INT.size)))[0])
+    return 0
 
 
 def _idle(row: Connection, active_at: int, loop_now: Moment) -> float:
@@ -160,6 +174,7 @@ def _idle(row: Connection, active_at: int, loop_now: Moment) -> float:
 def _on_channel(row: Connection, channel: Any, counts: Any, loop_now: Moment) -> None:
     row.idle_s = _idle(row, channel.active_at, loop_now)
     row.token, row.qp_num = channel.token, channel.qp_num
+    row.blocked_s = _seconds(channel.blocked_ns)
     if channel.is_closed:
         row.state = "closing"
     elif channel.peer_gone:
@@ -170,7 +185,7 @@ def _on_rings(row: Connection, pipe: Any, counts: Any, loop_now: Moment) -> None
     ring = pipe.ring
     row.ring_bytes, row.peer_ring_bytes = counts.ring_bytes, counts.peer_ring_bytes
     row.token, row.peer_token, row.qp_num = ring.token, ring.peer_token, ring.qp_num
-    row.waiting_bytes = ring.readable
+    row.waiting_bytes, row.blocked_s = ring.readable, _seconds(ring.blocked_ns)
     position = ring.position
     if position is None:
         return
@@ -186,6 +201,10 @@ def _on_rings(row: Connection, pipe: Any, counts: Any, loop_now: Moment) -> None
         row.state = "eof sent"
     elif position.peer_flags & (_SENDING_DONE | _CLOSED):
         row.state = "eof received"
+
+
+def _seconds(nanoseconds: int) -> float:
+    return round(nanoseconds / 1e9, 3)
 
 
 def _cursor(position: tuple[int, int]) -> str:

@@ -16,6 +16,7 @@ import secrets
 import socket
 import threading
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING
 
 from ..wake import clock
@@ -41,6 +42,8 @@ _log = logging.getLogger("aiordma.admin")
 _SESSIONS = 8
 #: Leftovers of killed processes that a new endpoint looks at.
 _SWEPT = 32
+#: Of the loop's own timer, so many lates are kept.
+_BEATS = round(60 / BEAT_SECONDS)
 
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 #: The log has it already that there is no place for the files.
@@ -78,7 +81,7 @@ def tidy() -> None:
             for stem in home.stems()[:_SWEPT]:
                 page = read(home, stem)
                 if page is not None and page.is_over:
-                    home.remove(stem)
+                    home.bury(stem)
             home.remove_drafts_of_the_dead()
 
 
@@ -145,6 +148,9 @@ class Endpoint:
         self._loading: list[socket.socket] | None = None
         self._timer: Handle | None = None
         self._closed = False
+        self._due = waker.now()
+        #: by how many seconds the timer came late, in the last minute
+        self.late: deque[float] = deque(maxlen=_BEATS)
         _endpoints.add(self)
         self._watched = WatchedListener(waker, self._sock, self._accept)
         waker.at_loop_end(self.close, self._loop_closed)
@@ -160,10 +166,12 @@ class Endpoint:
 
     @clock.periodic
     def _beat(self) -> None:
+        self.late.append(max(0.0, self.waker.now() - self._due))
         engine = self.waker.locals.get("engine")
         done = 0 if engine is None else sum(each.poller.completions for each in engine.devices.engines)
         self._files.page.beat(open_connections(self.waker), done)
-        self._timer = self.waker.call_at(self.waker.now() + BEAT_SECONDS, self._beat)
+        self._due = self.waker.now() + BEAT_SECONDS
+        self._timer = self.waker.call_at(self._due, self._beat)
 
     # ---- requests
 

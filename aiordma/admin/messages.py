@@ -163,7 +163,7 @@ class Connection(Struct):
     #: sizes of the rings; 0 on TCP
     ring_bytes: int = 0
     peer_ring_bytes: int = 0
-    #: what waits in our ring for the program
+    #: what waits for the program: in our ring, or in the kernel
     waiting_bytes: int = 0
     #: how often the peer had no room
     times_blocked: int = 0
@@ -182,6 +182,8 @@ class Connection(Struct):
     #: of the kernel's TCP connection, microseconds; 0 on RDMA
     rtt_us: int = 0
     retransmits: int = 0
+    #: for so long a send has waited, and the peer has made no room; 0: none does
+    blocked_s: float = 0.0
 
 
 class Connections(Part, tag="connections"):
@@ -442,6 +444,12 @@ class Engine(Struct):
     spins: int
     spin_hits: int
     budget_exhausted: int
+    #: registered memory in use, in bytes, and its limit (``AIORDMA_MEMORY_LIMIT_BYTES``)
+    used_bytes: int = 0
+    limit_bytes: int = 0
+    #: blocks of it that were smaller than wanted, and that there was no room for
+    downgrades: int = 0
+    failures: int = 0
 
 
 class Totals(Part, tag="totals"):
@@ -460,6 +468,10 @@ class Totals(Part, tag="totals"):
     #: calls and handlers that took longer than ``AIORDMA_SLOW_REQUEST_US`` and ``AIORDMA_SLOW_HANDLER_US``
     slow_requests: int = 0
     slow_handlers: int = 0
+    #: the loop's own timer, which comes once a second: how often it was 20 ms late or more in the last
+    #: minute, and by how much at most
+    late_timers: int = 0
+    latest_timer_ms: float = 0.0
 
 
 class Setting(Struct):

@@ -169,10 +169,10 @@ class PageWriter:
             self._fd = -1
 
 
-def read(home: Place, stem: str) -> Page | None:
+def read(home: Place, stem: str, suffix: str = place.PAGE) -> Page | None:
     """The page of a loop; None: there is none, or it is not one."""
     try:
-        fd = home.open(stem + place.PAGE, os.O_RDONLY | os.O_NONBLOCK)
+        fd = home.open(stem + suffix, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return None
     try:

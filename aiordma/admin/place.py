@@ -1,9 +1,10 @@
 """Where processes put their admin sockets, and how tools find them and remove those of killed processes.
 
 Each event loop has two files: ``PID-TOKEN.sock``, and ``PID-TOKEN.page`` (:mod:`.page`), which is a
-``PID-TOKEN.draft`` until it is complete. Their directory is the user's alone, mode 0700. It is looked for as
-the software device does it (`softdev/src/core/home.c`): in ``$XDG_RUNTIME_DIR`` and ``/run/user/UID``, then
-in ``/dev/shm`` and ``/tmp``, where names that others have taken are passed over.
+``PID-TOKEN.draft`` until it is complete. Of a killed process the page stays for some minutes, as a
+``PID-TOKEN.killed``, so that tools can tell of it. Their directory is the user's alone, mode 0700. It is
+looked for as the software device does it (`softdev/src/core/home.c`): in ``$XDG_RUNTIME_DIR`` and
+``/run/user/UID``, then in ``/dev/shm`` and ``/tmp``, where names that others have taken are passed over.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 import glob
 import os
 import stat
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DRAFT",
+    "KILLED",
     "PAGE",
     "SOCKET",
     "Place",
@@ -35,7 +38,10 @@ __all__ = [
     "user",
 ]
 
-SOCKET, PAGE, DRAFT = ".sock", ".page", ".draft"
+SOCKET, PAGE, DRAFT, KILLED = ".sock", ".page", ".draft", ".killed"
+
+#: Pages of killed processes that stay, and for how many seconds at most.
+_MOST_KILLED, _KILLED_S = 64, 600.0
 
 _SHARED = ("/dev/shm", "/tmp")
 _NAMES = 8
@@ -86,6 +92,30 @@ class Place:
         for suffix in (SOCKET, PAGE, DRAFT):
             with contextlib.suppress(OSError):
                 os.unlink(stem + suffix, dir_fd=self._fd)
+
+    def bury(self, stem: str) -> None:
+        """Remove what belongs to a loop whose process was killed, but for its page, under another name."""
+        with contextlib.suppress(OSError):
+            os.rename(stem + PAGE, stem + KILLED, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        self.remove(stem)
+        with contextlib.suppress(OSError):
+            self._clear_killed()
+
+    def _clear_killed(self) -> None:
+        """:raises OSError:"""
+        now, kept = time.time(), 0
+        found = [(os.stat(each + KILLED, dir_fd=self._fd).st_mtime, each) for each in self.killed()]
+        for at, stem in sorted(found, reverse=True):
+            kept += 1
+            if kept > _MOST_KILLED or now - at > _KILLED_S:
+                os.unlink(stem + KILLED, dir_fd=self._fd)
+
+    def killed(self) -> list[str]:
+        """One for each loop that killed processes had."""
+        names = os.listdir(self._fd)
+        return sorted(name.removesuffix(KILLED) for name in names if name.endswith(KILLED))[
+            : 4 * _MOST_KILLED
+        ]
 
     def remove_drafts_of_the_dead(self) -> None:
         """A draft is one for microseconds; this is what processes have left that were killed meanwhile."""

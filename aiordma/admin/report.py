@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from .asking import ask, loops
+from .asking import ask, killed, loops
 from .messages import (
     Connection,
     Connections,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .asking import Loop
     from .page import Page
 
-__all__ = ["SCHEMA", "Process", "Report", "collect", "schema", "user_name"]
+__all__ = ["SCHEMA", "Killed", "Process", "Report", "collect", "schema", "user_name"]
 
 #: Name and version. Fields may be added; another number means that some have gone or mean something else.
 SCHEMA = "aiordma-stat/1"
@@ -87,6 +87,18 @@ class Process(Struct):
     totals: Totals | None = None
 
 
+class Killed(Struct):
+    """A process that ended without closing its event loops, as one does that is killed or crashes."""
+
+    pid: int
+    uid: int
+    user: str
+    program: str
+    #: when its loop came by last, which it did every second, in seconds since the epoch
+    last_at: float
+    open_connections: int
+
+
 class Report(Struct):
     """Everything that was asked for."""
 
@@ -96,6 +108,8 @@ class Report(Struct):
     processes: list[Process]
     #: with ``devices``: programs that have one open, as far as this user may see them
     programs: list[VerbsProgram] | None = None
+    #: in the last ten minutes, as far as this user may see them
+    killed: list[Killed] | None = None
 
 
 _ROWS: dict[str, type[Any]] = {
@@ -139,9 +153,15 @@ def collect(
         ask(Show(known), older)
     rows = [_process(each, known if each in older else views) for each in found]
     report = Report(SCHEMA, time.time(), rows)
+    report.killed = [_killed(report.taken_at, *each) for each in killed(wanted, pid)]
     if "devices" in views:
         report.programs = verbs_programs({each.page.pid for each in loops()}, pid)
     return report
+
+
+def _killed(now: float, uid: int, page: Page) -> Killed:
+    last_at = round(now - page.silent_s, 3)
+    return Killed(page.pid, uid, user_name(uid), page.program, last_at, page.connections)
 
 
 def _process(loop: Loop, views: tuple[View, ...]) -> Process:

@@ -36,7 +36,9 @@ def note(kind: str, text: str) -> None:
 
     :param kind: two or three words, such as ``link lost``.
     """
-    now, key = time.time(), (kind, text[:_CHARACTERS])
+    if len(text) > _CHARACTERS:
+        text = text[: _CHARACTERS - 3] + "..."
+    now, key = time.time(), (kind, text)
     known = _events.pop(key, None)
     if known is not None and 0 <= now - known.last_at < _TOGETHER_S:
         known.last_at, known.count = now, known.count + 1

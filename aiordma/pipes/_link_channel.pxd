@@ -1,6 +1,6 @@
 # Declarations of _link_channel.pyx: whole messages on a link.
 cimport cython
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from ..datapath._qp cimport Flow
 from ._link_channel_receive cimport Inbox
@@ -18,6 +18,7 @@ cdef class MessageChannel(Flow):
     cdef readonly object error
     cdef public object on_writable, on_closed, on_finished
     cdef int want                   # why try_send() returned False; see WANT_*
+    cdef int64_t blocked_at         # since when, by the loop's clock
     cdef int quota                  # messages left to send in this turn
     cdef bint in_turn
     cdef bint ask, asked            # to report to the peer that we wait for credit; it was reported

@@ -164,6 +164,11 @@ cdef class MessageChannel(Flow):
     def large_received(self) -> int:
         return self.inbox.large_count
 
+    @property
+    def blocked_ns(self) -> int:
+        """For so long a message has waited for what it lacks; 0: none does."""
+        return 0 if self.want == WANT_NOTHING else self.qp.cq.clock.ns() - self.blocked_at
+
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(
             messages_sent=self.messages_sent, messages_received=self.messages_received,
@@ -219,6 +224,8 @@ cdef class MessageChannel(Flow):
     cdef int blocked(self, int why) except -1:
         """Remember what try_send() lacks: on_writable is due when it comes."""
         self.times_blocked += 1
+        if self.want == WANT_NOTHING:
+            self.blocked_at = self.qp.cq.clock.ns()
         self.want = why
         if why == WANT_LINK:
             self.qp.enqueue(self)

@@ -1,6 +1,6 @@
 # Declarations of _ring.pyx (station 2 of the path of a byte, and its end).
 cimport cython
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from ..datapath._qp cimport Flow
 from ..datapath._verbs cimport aio_chain
@@ -47,6 +47,9 @@ cdef class RingPipe(Flow):
     cdef object _on_readable, _on_writable
     cdef public bint pushes                 # its owner is called from the loop, and does not poll
     cdef uint64_t sends, receives, times_blocked
+    cdef bint waits                         # the last send found no room, ...
+    cdef uint64_t blocked_cons              # ... when the peer had read so far, ...
+    cdef int64_t blocked_at                 # ... for the first time then, by the loop's clock
     cdef readonly uint64_t bytes_sent, bytes_received
 
     cpdef Py_ssize_t try_send(self, data, Py_ssize_t start=*) except -1
@@ -63,6 +66,7 @@ cdef class RingPipe(Flow):
     cdef int post_copied(self, aio_chain *chain, uint32_t want) except -1
     cdef int keep_unfinished(self, const unsigned char *data, uint32_t want) except -1
     cdef int count_placed(self, Py_ssize_t placed, Py_ssize_t n) except -1
+    cdef bint mark_blocked(self) noexcept
     cdef uint32_t room(self) noexcept
     cdef int copy_out(self, unsigned char *to, uint32_t n) except -1
     cdef int consumed(self, uint32_t n) except -1

@@ -188,6 +188,14 @@ cdef class RingPipe(Flow):
         """Bytes sent and received."""
         return self.bytes_sent, self.bytes_received
 
+    @property
+    def blocked_ns(self) -> int:
+        """For so long the last send has found no room, and the peer has read nothing; 0: neither is so."""
+        cdef TxWindow tx = self.tx
+        if not self.waits or not tx.blocked or self.blocked_cons != tx.cons:
+            return 0
+        return self.qp.cq.clock.ns() - self.blocked_at
+
     def statistics(self) -> PipeStatistics:
         """What happened so far."""
         cursors = self.cursors
@@ -400,13 +408,22 @@ cdef class RingPipe(Flow):
                 self.qp.cq.sent()
         if placed < n:
             self.times_blocked += 1
-            if self.tx.mark_blocked():
+            if self.mark_blocked():
                 # The peer must learn that this end waits, or it might hold back its consumer cursor.
                 cursors.update_wanted = True
+        else:
+            self.waits = False
         if cursors.update_wanted or cursors.unannounced:
             self.qp.enqueue(self)
             self.qp.cq.flush_if_late()
         return 0
+
+    cdef bint mark_blocked(self) noexcept:
+        """A send waits for room; whether the peer must be told so."""
+        cdef TxWindow tx = self.tx
+        if not self.waits or self.blocked_cons != tx.cons:
+            self.waits, self.blocked_cons, self.blocked_at = True, tx.cons, self.qp.cq.clock.ns()
+        return tx.mark_blocked()
 
     cdef uint32_t room(self) noexcept:
         """Bytes the next step of a send may place. What is under way in the mirror is the device's."""

@@ -204,7 +204,7 @@ cdef class RingDatagrams(CompletionOwner):
         self.blocked = True
         self.times_blocked += 1
         self.watch()
-        if rings.failover.stage == ON_RDMA and not self.is_lost() and rings.tx.mark_blocked():
+        if rings.failover.stage == ON_RDMA and not self.is_lost() and rings.mark_blocked():
             rings.announce(True)
         return False
 

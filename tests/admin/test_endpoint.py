@@ -23,7 +23,7 @@ import pytest
 
 import aiordma
 from aiordma import wake
-from aiordma.admin import asking, conversation, endpoint, page, place
+from aiordma.admin import answers, asking, conversation, endpoint, page, place
 from aiordma.admin.messages import (
     HEADER,
     Connection,
@@ -40,7 +40,7 @@ from aiordma.admin.messages import (
     packed,
     parse_answer,
 )
-from tests.health import until
+from tests.health import endpoint_begun, until
 from tests.loops import LOOPS
 from tests.processes import PATIENCE, process
 from tests.world import DEVICE
@@ -198,6 +198,65 @@ def test_a_killed_process_is_swept() -> None:
         assert asking.ask(EVERYTHING, [loop]) == []
         assert listed(other.pid) == []
         assert not any(each.exists() for each in files)
+        ((uid, seen),) = asking.killed(pid=other.pid)
+        assert (uid, seen.pid, seen.connections) == (os.getuid(), other.pid, loop.page.connections)
+
+
+def test_a_process_that_ends_by_itself_was_not_killed() -> None:
+    with process(ROLE, device=DEVICE) as other:
+        other.hear()
+        assert loops_of(other.pid)
+        other.hush()
+        other.wait()
+        assert listed(other.pid) == []
+        assert asking.killed(pid=other.pid) == []
+
+
+def test_a_program_that_ends_after_its_loop_was_not_killed() -> None:
+    with returned("asyncio", "in order") as other:
+        assert len(loops_of(other.pid)) == 1
+        other.kill()
+        other.wait()
+        assert listed(other.pid) == []
+        assert asking.killed(pid=other.pid) == []
+
+
+def test_so_many_killed_processes_are_kept(tmp_path: Path) -> None:
+    """A program that is begun again and again, and crashes, fills no file system."""
+    now = tmp_path.stat().st_mtime
+    with contextlib.closing(place.Place(str(tmp_path), os.getuid())) as home:
+
+        def bury(number: int, at: float) -> None:
+            page.PageWriter(home, f"{number}-a", "asyncio").close()
+            os.utime(tmp_path / f"{number}-a.page", (at, at))
+            home.bury(f"{number}-a")
+
+        for number in range(20):
+            bury(number, now - 3600)
+        assert home.killed() == []  # they are too old
+        for number in range(100):
+            bury(number, now + 600 + number)
+        assert sorted(home.killed()) == sorted(f"{number}-a" for number in range(36, 100))
+        assert len(os.listdir(tmp_path)) == 64
+
+
+def test_late_timers_are_counted() -> None:
+    """By the loop's own timer, which is to have come half a second ago here."""
+
+    async def main() -> Totals:
+        async with await aiordma.listen("127.0.0.1", config=CONFIG):
+            await endpoint_begun()
+            own: Any = wake.current().locals["aiordma.admin.endpoint"].value
+            own._due -= 0.5
+            beats = len(own.late)
+            await until(lambda: len(own.late) > beats)
+            parts = answers.answer(wake.current(), Show(("totals",)), (0, 0))
+            (found,) = [part for part in parts if isinstance(part, Totals)]
+        return found
+
+    found = asyncio.run(main())
+    assert found.late_timers >= 1
+    assert found.latest_timer_ms >= 500
 
 
 def test_a_loop_that_begins_sweeps_what_killed_processes_have_left() -> None:

@@ -134,10 +134,12 @@ async def test_credit_is_bounded_and_comes_back(open_engine: Open) -> None:
             assert 0 < sent < len(sizes)
             assert a.statistics().outstanding <= budget
             assert b.statistics().receive_high_water <= budget
+            assert a.blocked_ns > 0 == b.blocked_ns
             end = End(b)
             got = await end.received(len(sizes))
         assert got == [b"%d " % number + bytes(size) for number, size in enumerate(sizes)]
         assert a.statistics().times_blocked > 0
+        assert a.blocked_ns == 0
         assert b.statistics().receive_high_water <= budget
 
 

@@ -54,6 +54,10 @@ def lines(
     for process in report.processes:
         if process.state != "answered":
             found.append(f"{_program(process)}: {process.state.upper()}: {clean(process.text)}")
+    for gone in report.killed or ():
+        name = clean(f"{gone.program}[{gone.pid}]")
+        had = f"it had {gone.open_connections} connections"
+        found.append(f"{name}: KILLED, or crashed, at {moment_text(gone.last_at)}: {had}")
     return found
 
 
@@ -95,6 +99,7 @@ _DETAILS = [
     _bytes("PEERRING", "peer_ring_bytes"),
     _bytes("WAITING", "waiting_bytes"),
     _field("BLOCKED", "times_blocked", right=True),
+    Column("FOR", lambda row: seconds_text(row.it.blocked_s) if row.it.blocked_s else "", True),
     _field("RXPROD", "rx_produced"),
     _field("RXCONS", "rx_consumed"),
     _field("TXPROD", "tx_produced"),

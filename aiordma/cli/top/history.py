@@ -22,6 +22,10 @@ PAGE_SCHEMA = "aiordma-top-page/1"
 PAGE_VIEWS: tuple[View, ...] = (*VIEWS, "events")
 #: Seconds of history, and points at most.
 KEPT_S, _MOST_POINTS = 600.0, 3000
+#: Sentences are about so many seconds at least, as far as it has looked; what broke is told for longer.
+_OF_LATE_S, _BROKE_S = 20.0, 60.0
+#: Between two of the reports that are kept for that: they may be large.
+_APART_S = 10.0
 #: Events that are kept, and rows of a table.
 _EVENTS, _ROWS = 300, 100
 
@@ -51,7 +55,8 @@ class PageEvent(Struct):
     count: int
     pid: int
     program: str
-    #: see ``Event`` of `aiordma stat`; besides ``began``, ``is gone`` and ``is STATE`` of a process
+    #: see ``Event`` of `aiordma stat`; besides ``began``, ``is gone``, ``was killed`` and ``is STATE`` of
+    #: a process
     kind: str
     text: str
 
@@ -85,6 +90,8 @@ class History:
         self._theirs: dict[tuple[object, ...], PageEvent] = {}
         self._report: Report | None = None
         self._top: Top | None = None
+        #: some of the last looks, as sentences count from one of them
+        self._of_late: deque[tuple[Report, Top]] = deque()
 
     def add(self, report: Report) -> Page:
         """:return: what the page has now."""
@@ -92,14 +99,28 @@ class History:
         self._points.append(_point(top))
         while self._points[0].at < top.taken_at - KEPT_S:
             self._points.popleft()
-        self._note_processes(top)
+        self._note_processes(top, report)
         self._note_events(report)
-        said = sentences(self._top, top)
-        self._report, self._top = report, top
         events = sorted([*self._own, *self._theirs.values()], key=lambda each: -each.last_at)[:_EVENTS]
+        said = self._sentences(report, top, events)
+        self._report, self._top = report, top
         return Page(PAGE_SCHEMA, self._interval_s, _cut(top), said, list(self._points), events)
 
-    def _note_processes(self, top: Top) -> None:
+    def _sentences(self, report: Report, top: Top, events: list[PageEvent]) -> list[Sentence]:
+        now, late = report.taken_at, self._of_late
+        while len(late) > 1 and late[1][1].taken_at <= now - _OF_LATE_S:
+            late.popleft()
+        before, top_before = late[0] if late else (None, None)
+        if not late or late[-1][1].taken_at <= now - _APART_S:
+            late.append((report, top))
+        return sentences(
+            top_before,
+            compare(before, report),
+            [each for each in report.killed or () if each.last_at >= now - _BROKE_S],
+            [each for each in events if each.last_at >= now - _BROKE_S],
+        )
+
+    def _note_processes(self, top: Top, report: Report) -> None:
         if self._top is None:
             return
         before, now = _by_process(self._top), _by_process(top)
@@ -109,9 +130,11 @@ class History:
                 self._note(top, row, "began", f"{row.loop}, {row.on_rdma + row.on_tcp} connections")
             elif earlier.state != row.state:
                 self._note(top, row, f"is {row.state}", row.text)
+        killed = {(each.pid, each.program) for each in report.killed or ()}
         for key, row in before.items():
             if key not in now:
-                self._note(top, row, "is gone", f"it had {row.on_rdma + row.on_tcp} connections")
+                kind = "was killed" if (row.pid, row.program) in killed else "is gone"
+                self._note(top, row, kind, f"it had {row.on_rdma + row.on_tcp} connections")
 
     def _note(self, top: Top, row: BusyProcess, kind: str, text: str) -> None:
         self._own.append(PageEvent(top.taken_at, top.taken_at, 1, row.pid, row.program, kind, text))

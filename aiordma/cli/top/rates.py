@@ -9,7 +9,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...admin.messages import View
+    from ...admin.messages import Totals, View
     from ...admin.report import Process, Report
 
 __all__ = [
@@ -55,6 +55,16 @@ class BusyProcess(Struct):
     slow_requests: int = 0
     slow_handlers: int = 0
     leaks: int = 0
+    #: the loop's own timer, once a second: how often it was 20 ms late or more in the last minute, and by how
+    #: much at most
+    late_timers: int = 0
+    latest_timer_ms: float = 0.0
+    #: registered memory in use, its limit, and blocks of it that were smaller than wanted, or refused, since
+    #: the process began
+    memory_bytes: int = 0
+    memory_limit_bytes: int = 0
+    smaller_blocks: int = 0
+    refused_blocks: int = 0
 
 
 class BusyConnection(Struct):
@@ -73,6 +83,10 @@ class BusyConnection(Struct):
     waiting_bytes: int
     #: how often the peer had no room, since the report before
     blocked: int
+    #: for so long a send has waited for room now; 0: none does
+    blocked_s: float = 0.0
+    #: why it is on TCP
+    reason: str = ""
 
 
 class BusyLink(Struct):
@@ -202,6 +216,21 @@ def _traffic(row: BusyProcess | BusyConnection) -> float:
     return row.sent_per_s + row.received_per_s
 
 
+def _of_totals(totals: Totals) -> dict[str, Any]:
+    engines = totals.engines
+    return {
+        "slow_requests": totals.slow_requests,
+        "slow_handlers": totals.slow_handlers,
+        "leaks": sum(totals.leaks.values()),
+        "late_timers": totals.late_timers,
+        "latest_timer_ms": totals.latest_timer_ms,
+        "memory_bytes": sum(each.used_bytes for each in engines),
+        "memory_limit_bytes": sum(each.limit_bytes for each in engines),
+        "smaller_blocks": sum(each.downgrades for each in engines),
+        "refused_blocks": sum(each.failures for each in engines),
+    }
+
+
 class _Loop:
     """One event loop, then and now."""
 
@@ -236,7 +265,7 @@ class _Loop:
             self._rate(max(0, done)) if earlier else 0.0,
             sum(engine.slow_polls for engine in engines),
             max((engine.slowest_poll_ns / 1e3 for engine in engines), default=0.0),
-            *((totals.slow_requests, totals.slow_handlers, sum(totals.leaks.values())) if totals else ()),
+            **({} if totals is None else _of_totals(totals)),
         )
 
     def connections(self) -> list[BusyConnection]:
@@ -255,6 +284,8 @@ class _Loop:
                     self._rate(_more(row, before, "bytes_received")),
                     row.waiting_bytes,
                     _more(row, before, "times_blocked"),
+                    row.blocked_s,
+                    row.reason,
                 )
             )
         return rows

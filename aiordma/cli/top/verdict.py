@@ -1,4 +1,4 @@
-"""Who is slow, as sentences: what a look at all processes, and the one before, say about causes."""
+"""Who is slow, as sentences: what a look at all processes, and an earlier one, say about causes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from ..tables import bytes_text, clean
+from ..tables import clean, moment_text
+from .ends import of_connections
+from .processes import of_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from .rates import BusyConnection, BusyLink, BusyProcess, CalledMethod, NewFallback, Top
+    from ...admin.report import Killed
+    from .history import PageEvent
+    from .rates import BusyLink, CalledMethod, NewFallback, Top
 
-__all__ = ["Sentence", "sentences"]
+__all__ = ["Level", "Sentence", "sentences"]
 
-#: Bytes that wait for a program which does not read: less is on its way.
-_WAITING_BYTES = 64 * 1024
 #: Calls are slow from here on, in microseconds.
 _SLOW_US = 10_000.0
 #: Less is no number with one digit behind the point.
 _SHOWN_US = 50.0
+#: So many calls have a percentile 99 that says something.
+_MANY = 100
 #: Sentences at most.
 _MOST = 20
 
 Level = Literal["bad", "slow", "fine"]
+#: What happened to links and devices, as sentences.
+_BROKE = {"link lost": "lost its link to", "device down": "cannot use its device"}
 
 
 class Sentence(Struct):
@@ -34,9 +40,16 @@ class Sentence(Struct):
     text: str
 
 
-def sentences(before: Top | None, now: Top) -> list[Sentence]:
-    """The worst first."""
-    found = [Sentence(level, clean(text)) for level, text in _causes(before, now)]
+def sentences(
+    before: Top | None, now: Top, killed: Iterable[Killed] = (), events: Iterable[PageEvent] = ()
+) -> list[Sentence]:
+    """The worst first.
+
+    :param before: the look that ``now`` counts from.
+    :param killed, events: of late.
+    """
+    causes = [*_of_killed(killed), *_of_events(events), *_causes(before, now)]
+    found = [Sentence(level, clean(text)) for level, text in causes]
     found.sort(key=lambda each: each.level != "bad")
     if found:
         return found[:_MOST]
@@ -47,12 +60,24 @@ def sentences(before: Top | None, now: Top) -> list[Sentence]:
     return [Sentence("fine", f"Nothing is slow: {on_rdma} connections are on RDMA, {on_tcp} on TCP.")]
 
 
+def _of_killed(rows: Iterable[Killed]) -> Iterator[tuple[Level, str]]:
+    for row in rows:
+        had = f"it had {row.open_connections} connections"
+        yield "bad", f"{row.program}[{row.pid}] was killed, or crashed, at {moment_text(row.last_at)}: {had}."
+
+
+def _of_events(events: Iterable[PageEvent]) -> Iterator[tuple[Level, str]]:
+    for row in events:
+        if row.kind in _BROKE:
+            name = f"{row.program}[{row.pid}]"
+            yield "bad", f"{name} {_BROKE[row.kind]} {row.text} (at {moment_text(row.last_at)})."
+
+
 def _causes(before: Top | None, now: Top) -> Iterator[tuple[Level, str]]:
     earlier = {(row.pid, row.program): row for row in before.processes} if before is not None else {}
     for process in now.processes:
-        yield from _of_process(process, earlier.get((process.pid, process.program)))
-    for connection in now.connections:
-        yield from _of_connection(connection)
+        yield from of_process(process, earlier.get((process.pid, process.program)), now.seconds)
+    yield from of_connections(now)
     for link in now.links:
         yield from _of_link(link)
     yield from _of_methods(now.methods)
@@ -60,40 +85,8 @@ def _causes(before: Top | None, now: Top) -> Iterator[tuple[Level, str]]:
         yield from _of_fallback(fallback)
 
 
-def _name(row: BusyProcess | BusyConnection | BusyLink | CalledMethod | NewFallback) -> str:
+def _name(row: BusyLink | CalledMethod | NewFallback) -> str:
     return f"{row.program}[{row.pid}]"
-
-
-def _of_process(now: BusyProcess, before: BusyProcess | None) -> Iterator[tuple[Level, str]]:
-    if now.state == "stuck":
-        yield "bad", f"{_name(now)} stands still: {now.text} (py-spy dump --pid {now.pid} shows where it is)."
-    elif now.state not in ("answered", "stopped"):
-        yield "bad", f"{_name(now)} does not tell: {now.text or now.state}."
-    if before is None:
-        return
-    polls = now.slow_polls - before.slow_polls
-    if polls > 0:
-        slowest = f"{now.slowest_poll_us / 1000:.0f} ms at most"
-        yield (
-            "slow",
-            f"{_name(now)} blocks its event loop: {polls} times since the last look, {slowest}.",
-        )
-    if (handlers := now.slow_handlers - before.slow_handlers) > 0:
-        yield "slow", f"{_name(now)} has slow handlers: {handlers} since the last look (its log names them)."
-    if (leaks := now.leaks - before.leaks) > 0:
-        yield "slow", f"{_name(now)} has forgotten something: {leaks} new leaks (aiordma stat --leaks)."
-
-
-def _of_connection(row: BusyConnection) -> Iterator[tuple[Level, str]]:
-    where = f"connection {row.number}, {row.local} to {row.remote}"
-    if row.waiting_bytes >= _WAITING_BYTES:
-        yield "slow", f"{_name(row)} does not read: {bytes_text(row.waiting_bytes)} wait for it ({where})."
-    if row.blocked:
-        yield (
-            "slow",
-            f"{row.remote} reads more slowly than {_name(row)} sends: its ring was full {row.blocked} times "
-            f"({where}).",
-        )
 
 
 def _of_link(row: BusyLink) -> Iterator[tuple[Level, str]]:
@@ -108,20 +101,28 @@ def _of_link(row: BusyLink) -> Iterator[tuple[Level, str]]:
 
 
 def _of_methods(rows: list[CalledMethod]) -> Iterator[tuple[Level, str]]:
-    slow = [row for row in rows if row.traced and row.calls_per_s and row.p99_us >= _SLOW_US]
     servers = {row.method: row for row in rows if row.side == "server" and row.traced}
-    for row in slow:
-        text = (
-            f"{row.method} takes {row.p99_us / 1000:.0f} ms (one call in 100) at the {row.side} {_name(row)}"
-        )
+    for row in rows:
+        takes, share = _takes_us(row)
+        if not row.calls_per_s or takes < _SLOW_US:
+            continue
+        text = f"{row.method} takes {takes / 1000:.0f} ms or more ({share}) at the {row.side} {_name(row)}"
         server = servers.get(row.method)
-        if row.side == "client" and server is not None and server.p99_us * 2 < row.p99_us:
-            handler = f"{server.p99_us / 1000:.1f}" if server.p99_us >= _SHOWN_US else "under 0.1"
+        if row.side == "client" and server is not None and _takes_us(server)[0] * 2 < takes:
+            of_server = _takes_us(server)[0]
+            handler = f"{of_server / 1000:.1f}" if of_server >= _SHOWN_US else "under 0.1"
             text += f", and its handler {handler} ms: calls wait before it begins"
         yield "slow", text + "."
     for row in rows:
         if row.new_errors:
             yield "slow", f"{row.new_errors} calls of {row.method} failed at the {row.side} {_name(row)}."
+
+
+def _takes_us(row: CalledMethod) -> tuple[float, str]:
+    """Microseconds, and of how many calls since it began: of a few the slowest one says nothing."""
+    if row.traced >= _MANY:
+        return row.p99_us, "one call in 100"
+    return (row.p50_us, "every second call") if row.traced else (0.0, "")
 
 
 def _of_fallback(row: NewFallback) -> Iterator[tuple[Level, str]]:

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ..tables import bytes_text, clean
+from ..tables import bytes_text, clean, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,6 +61,7 @@ _CONNECTIONS: list[Column] = [
     ("IN/S", lambda row: bytes_text(row.received_per_s)),
     ("WAITING", lambda row: bytes_text(row.waiting_bytes) if row.waiting_bytes else ""),
     ("BLOCKED", lambda row: _count(row.blocked)),
+    ("FOR", lambda row: seconds_text(row.blocked_s) if row.blocked_s else ""),
 ]
 _LINKS: list[Column] = [
     ("PROGRAM", _program),

@@ -25,7 +25,7 @@ QUIET: dict[str, Any] = {"connections": [connection(1, 0, 0)], "totals": totals(
 
 
 def method(side: str, p99_us: float, calls: int, errors: int = 0) -> Method:
-    return Method(side, "", "shop.price", 0, calls, errors, calls, 1.0, p99_us, p99_us)
+    return Method(side, "", "shop.price", 0, calls, errors, 10 * calls, 1.0, p99_us, p99_us)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def method(side: str, p99_us: float, calls: int, errors: int = 0) -> Method:
             {},
             {"totals": totals(0, 3)},
             "slow",
-            "app.py[7] blocks its event loop: 3 times since the last look, 5 ms at most.",
+            "app.py[7] blocks its event loop: 3 times in the last 1 s, 5 ms at most.",
         ),
         (
             {},
@@ -61,8 +61,8 @@ def method(side: str, p99_us: float, calls: int, errors: int = 0) -> Method:
             {},
             {"connections": [connection(1, 0, 0, times_blocked=5)]},
             "slow",
-            "10.0.0.2:2 reads more slowly than app.py[7] sends: its ring was full 5 times "
-            "(connection 1, 10.0.0.1:1 to 10.0.0.2:2).",
+            "10.0.0.2:2 reads more slowly than app.py[7] sends: its ring was full 5 times in the last "
+            "1 s (connection 1, 10.0.0.1:1 to 10.0.0.2:2).",
         ),
         (
             {"links": [link(0, 0, 0)]},
@@ -73,10 +73,10 @@ def method(side: str, p99_us: float, calls: int, errors: int = 0) -> Method:
         ),
         (
             {"rpc": [method("client", 9e3, 0), method("server", 50, 0)]},
-            {"rpc": [method("client", 46e3, 9), method("server", 50, 9)]},
+            {"rpc": [method("client", 46e3, 90), method("server", 50, 90)]},
             "slow",
-            "shop.price takes 46 ms (one call in 100) at the client app.py[7], and its handler 0.1 ms: "
-            "calls wait before it begins.",
+            "shop.price takes 46 ms or more (one call in 100) at the client app.py[7], and its handler "
+            "0.1 ms: calls wait before it begins.",
         ),
         (
             {"rpc": [method("client", 9e3, 0), method("server", 7, 0)]},
