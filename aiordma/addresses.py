@@ -17,6 +17,7 @@ __all__ = [
     "check_port",
     "family_of",
     "full_address",
+    "host_of",
     "leads_to",
     "looking_up",
     "packed_ip",
@@ -55,6 +56,11 @@ def sockaddr_of(host: str, port: int) -> Any:
     if not scope:
         return host, port
     return address, port, 0, int(scope) if scope.isdecimal() else socket.if_nametoindex(scope)
+
+
+def host_of(peer: str) -> str:
+    """The host in ``host:port``, as :func:`show` gives them."""
+    return peer.rpartition(":")[0] or peer
 
 
 def full_address(address: Address) -> Any:

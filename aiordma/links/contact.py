@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from ..addresses import leads_to
+from ..addresses import host_of, leads_to
 from ..errors import Code, LinkError, NegotiationError, VerbsError
 from ..proto.clc import Accept, Confirm, Proposal
 from ..proto.proof import accept_proof, confirm_proof, link_secret
@@ -23,7 +23,7 @@ from ..verbs.abi import Mtu
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.qp import QpAddress
 from .cm_connect import CmPlace
-from .contracts import LinkKey, host_of, server_key
+from .contracts import LinkKey, server_key
 from .failover.leave import may_fail_over
 from .group import GroupOwner, LinkGroup
 

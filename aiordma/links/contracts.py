@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ..addresses import host_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
@@ -35,7 +37,6 @@ __all__ = [
     "MemberView",
     "RejoinView",
     "SwitchedStream",
-    "host_of",
     "server_key",
 ]
 
@@ -51,11 +52,6 @@ class LinkKey(NamedTuple):
     traffic_class: int
     #: The peer's address, which its TCP connection proves. An engine id proves nothing.
     host: str
-
-
-def host_of(peer: str) -> str:
-    """The host in ``host:port``, as peers are shown."""
-    return peer.rpartition(":")[0] or peer
 
 
 def server_key(proposal: Proposal, peer: str) -> LinkKey:

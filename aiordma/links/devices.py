@@ -15,12 +15,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .. import faults
+from ..addresses import host_of
 from ..errors import Code, NegotiationError, VerbsError
 from ..observe import events, leak_watch
 from ..observe.trace import recorder
 from ..proto.health import Health, wait_before
 from ..verbs.lifetime import release_all
-from .contracts import EngineView, host_of, server_key
+from .contracts import EngineView, server_key
 from .pregranted import Grants
 
 if TYPE_CHECKING:

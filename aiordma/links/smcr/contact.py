@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...addresses import leads_to
+from ...addresses import host_of, leads_to
 from ...errors import Code, NegotiationError, RemoteProtocolError, VerbsError
 from ...proto.clc import Accept
 from ...proto.errors import LocalProtocolError
 from ...proto.events import Confirmed, Failed, UseRdma, UseTcp
 from ...proto.smcr import MakeReady, Queue, SmcrClient, SmcrServer
 from ...verbs.memory.budget import MemoryLimitError
-from ..contracts import host_of
 from .group import GroupKeeper, KernelGroup
 
 if TYPE_CHECKING:

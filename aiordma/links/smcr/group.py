@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..contracts import LinkKey, host_of
+from ...addresses import host_of
+from ..contracts import LinkKey
 from ..group import LinkGroup
 from ..pregranted import RingHolder
 from ..ring_size import first_ring_bytes

@@ -14,10 +14,10 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
+from ...addresses import host_of
 from ...errors import Code, NegotiationError
 from ...proto.smcr import Port, SmcrClient, SmcrGroups, SmcrServer
 from ...proto.smcr_link import LinkTimes
-from ..contracts import host_of
 from .contact import KernelContact
 
 if TYPE_CHECKING:
