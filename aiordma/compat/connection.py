@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..addresses import plain_address, show
 from ..errors import Code, FallbackReason, NegotiationError
 from ..negotiation import peer_cache
-from ..negotiation.arrival import arriving
+from ..negotiation.announcement import arriving
 from ..negotiation.connect import connect_and_negotiate
 from ..negotiation.engine import find_engine, warm_up
 from ..negotiation.options import ConnectOptions, PathOptions

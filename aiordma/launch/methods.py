@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat.arguments import check_client, check_server
 from ..compat.own_methods import is_overridden, unpatched
-from ..negotiation.arrival import arriving
+from ..negotiation.announcement import arriving
 from .loading import config_of_run, load, news_of
 
 if TYPE_CHECKING:

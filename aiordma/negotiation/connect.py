@@ -16,7 +16,7 @@ from ..observe import connections
 from ..verbs.remedies import warn_once
 from ..wake.interrupts import uninterrupted
 from . import smc_option
-from .arrival import arrive, leave
+from .announcement import arrive, leave
 from .clc_io import ClcIO
 from .client import ClientNegotiation, PlainPeerFound
 from .engine import find_engine

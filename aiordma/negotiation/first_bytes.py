@@ -4,7 +4,7 @@ They may be the beginning of the stream of a plain client. So the server only pe
 CLC is certain. A client may also send nothing, because it waits for the server to speak first; or what a
 Proposal begins with and no more, which is no Proposal either, since those come in one piece. One of another
 host has the time that is set for that. One of this host has 50 ms, unless some client says that it is about
-to negotiate (:mod:`.arrival`).
+to negotiate (:mod:`.announcement`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from ..proto import clc
-from .arrival import is_expected
+from .announcement import is_expected
 from .clc_io import HEADER_BYTES
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from aiordma.compat import connection, given_socket
 from aiordma.config import Config
 from aiordma.negotiation import peer_cache
-from aiordma.negotiation.arrival import arriving
+from aiordma.negotiation.announcement import arriving
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
 

@@ -11,7 +11,7 @@ import pytest
 
 from aiordma.compat import connection
 from aiordma.config import Config
-from aiordma.negotiation.arrival import arriving
+from aiordma.negotiation.announcement import arriving
 from tests.health import until
 from tests.processes import FULL_PATIENCE
 from tests.world import DEVICE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 
-from aiordma.negotiation.arrival import arriving
+from aiordma.negotiation.announcement import arriving
 from aiordma.streams.listener import RdmaListener, listen
 from tests import health
 

@@ -23,7 +23,7 @@ def free_port() -> int:
 def test_several_processes_of_one_port() -> None:
     port = free_port()
     assert not is_announced(port)
-    several = [Announcement([port, port]) for _ in range(announcement._SLOTS)]
+    several = [Announcement([port, port]) for _ in range(announcement._LISTENER.slots)]
     Announcement([port]).close()  # one too many does no harm
     for each in several:
         assert is_announced(port)

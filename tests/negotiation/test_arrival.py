@@ -17,9 +17,9 @@ import trio.testing
 import aiordma
 from aiordma.compat import connection
 from aiordma.config import Config
-from aiordma.negotiation import arrival, first_bytes, peer_cache
+from aiordma.negotiation import announcement, first_bytes, peer_cache
 from aiordma.negotiation import connect as connecting
-from aiordma.negotiation.arrival import arriving, is_expected
+from aiordma.negotiation.announcement import arriving, is_expected
 from aiordma.negotiation.tcp_connect import connect_tcp
 from aiordma.testing import VirtualLoop
 from tests.health import check_echo, check_end, until
@@ -74,7 +74,7 @@ def test_a_name_is_there_while_clients_of_its_port_are() -> None:
         assert is_expected(other)
     assert not is_expected(port)
     assert not is_expected(other)
-    assert arrival._names == {}
+    assert announcement._names == {}
 
 
 def test_a_server_of_another_host_needs_no_name() -> None:
@@ -89,7 +89,7 @@ def output_of(program: str) -> str:
 
 
 def test_another_process_sees_it() -> None:
-    program = "from aiordma.negotiation.arrival import is_expected; print(is_expected(8))"
+    program = "from aiordma.negotiation.announcement import is_expected; print(is_expected(8))"
     with arriving(address(8)):
         assert output_of(program) == "True"
     assert output_of(program) == "False"
@@ -98,7 +98,7 @@ def test_another_process_sees_it() -> None:
 def test_a_forked_child_does_not_keep_it() -> None:
     program = """
 import os
-from aiordma.negotiation.arrival import arriving, is_expected
+from aiordma.negotiation.announcement import arriving, is_expected
 
 there, here = os.pipe()
 with arriving([(2, ("127.0.0.1", 8))]):
@@ -119,20 +119,20 @@ def test_the_collector_may_end_a_connect_at_any_moment() -> None:
     """Also where its thread counts, for another connect."""
     program = """
 import faulthandler
-from aiordma.negotiation import arrival
+from aiordma.negotiation import announcement
 
 faulthandler.dump_traceback_later(60, exit=True)
-ports = arrival.arrive([(2, ("127.0.0.1", 8)), (2, ("127.0.0.1", 9))])
-with arrival._lock:
-    arrival.leave(ports)
-arrival.leave(arrival.arrive([(2, ("127.0.0.1", 9))]))
-print(arrival._names, arrival.is_expected(8), arrival.is_expected(9))
+ports = announcement.arrive([(2, ("127.0.0.1", 8)), (2, ("127.0.0.1", 9))])
+with announcement._lock:
+    announcement.leave(ports)
+announcement.leave(announcement.arrive([(2, ("127.0.0.1", 9))]))
+print(announcement._names, announcement.is_expected(8), announcement.is_expected(9))
 """
     assert output_of(program) == "{} False False"
 
 
 def test_without_a_name_to_bind_those_of_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrival, "_SLOTS", 1)
+    monkeypatch.setattr(announcement, "_CLIENT", announcement._CLIENT._replace(slots=1))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others:
         others.bind("\0aiordma-client.9.0")
         with arriving(address(9)):

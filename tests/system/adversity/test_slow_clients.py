@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import aiordma
-from aiordma.negotiation.arrival import arriving
+from aiordma.negotiation.announcement import arriving
 from tests.health import check_echo, descriptors, nothing_left, until
 from tests.world import DEVICE, SLOWER
 
