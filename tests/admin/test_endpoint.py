@@ -40,6 +40,7 @@ from aiordma.admin.messages import (
     packed,
     parse_answer,
 )
+from tests.forking import fork
 from tests.health import endpoint_begun, until
 from tests.loops import LOOPS
 from tests.processes import PATIENCE, process
@@ -312,7 +313,7 @@ def test_a_page_that_is_cut_off_kills_nobody(tmp_path: Path) -> None:
     """It was a mapping: whoever cut it off ended the process with SIGBUS at its next beat."""
     with contextlib.closing(place.Place(str(tmp_path), os.getuid())) as home:
         writer = page.PageWriter(home, "8-a", "asyncio")
-        child = os.fork()
+        child = fork()
         if not child:
             os.truncate(tmp_path / "8-a.page", 0)
             writer.beat(3, 4)
@@ -344,7 +345,7 @@ def test_a_forked_child_is_not_its_parent() -> None:
 
     def look() -> None:
         read, write = os.pipe()
-        child = os.fork()
+        child = fork()
         if not child:  # it has nothing to do but to be there
             os.close(write)
             os.read(read, 1)
@@ -592,7 +593,7 @@ _NOBODY = 65534
 
 def as_nobody(work: Callable[[], bool], folder: str) -> bool:
     """What another user's process makes of it, in a folder that it could not enter by itself."""
-    child = os.fork()
+    child = fork()
     if not child:
         status = 2
         try:

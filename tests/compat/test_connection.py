@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import os
 import socket
 import ssl
 import subprocess
@@ -230,6 +231,8 @@ async def test_settings_reach_the_negotiation(
         _, writer = await open_connection(*address(server), config=config)
         await closed(writer)
         assert negotiation.seen == [(config, "auto"), (config, "rdma")]
+        for name in [name for name in os.environ if name.startswith("AIORDMA_")]:
+            monkeypatch.delenv(name)
         monkeypatch.setenv("AIORDMA_MODE", "rdma")
         monkeypatch.setenv("AIORDMA_RING_BYTES", "16384")
         _, writer = await open_connection(*address(server))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -184,6 +185,8 @@ def test_scopes_in_a_network_namespace() -> None:
         "ip link set lo up && ip -6 addr add fe80::1/64 dev lo && "
         'AIORDMA_TEST_SCOPE=1 exec "$1" -m pytest -q -p no:cacheprovider -p no:xdist -k link_local "$2"'
     )
+    if shutil.which("ip") is None:
+        pytest.skip("there is no program ip (iproute2), which gives the namespace its address")
     made = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True)
     if made.returncode:
         pytest.skip("no network namespace can be made here")

@@ -22,6 +22,7 @@ from aiordma.verbs.events import AsyncEvents, DeviceEvent
 from aiordma.verbs.memory.pool import MemoryPool
 from aiordma.verbs.qp import QpPath, QpSize, RcQp
 from aiordma.verbs.registrar import DeviceRegistrar
+from tests.forking import fork
 from tests.world import needs_pyverbs
 
 from .conftest import DEVICE
@@ -291,7 +292,7 @@ block = MemoryPool().arena(DeviceRegistrar(backend, pd, remote=True)).allocate(4
 def in_child(check: Any) -> str:
     """Runs ``check`` in a forked child; its return value, or its error."""
     reader, writer = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             answer = str(check())

@@ -123,9 +123,9 @@ def test_too_little_locked_memory_for_rings_is_warned_of(
     ("number", "limit", "remedy"),
     [
         (errno.ENOMEM, 65536, "may lock 65536 bytes of memory"),
-        (errno.ENOMEM, -1, "free memory, or lower AIORDMA_MEMORY_LIMIT_BYTES"),
-        (errno.EACCES, -1, "access to /dev/infiniband"),
-        (errno.EMFILE, -1, "raise it with ulimit -n"),
+        (errno.ENOMEM, resource.RLIM_INFINITY, "free memory, or lower AIORDMA_MEMORY_LIMIT_BYTES"),
+        (errno.EACCES, resource.RLIM_INFINITY, "access to /dev/infiniband"),
+        (errno.EMFILE, resource.RLIM_INFINITY, "raise it with ulimit -n"),
     ],
 )
 def test_errors_of_the_device_say_what_to_do(

@@ -21,6 +21,7 @@ import uvloop
 
 from aiordma import wake
 from aiordma.wake.beside import Beside, LoopEndedError, start_thread, wait_for_threads
+from tests.forking import fork
 from tests.health import until
 
 if TYPE_CHECKING:
@@ -337,7 +338,7 @@ def test_a_fork_waits_for_the_thread() -> None:
     async def main() -> int:
         beside = Beside(wake.current(), work, lambda made: made)
         assert locked.wait(SECONDS)
-        child = os.fork()
+        child = fork()
         if child == 0:
             os._exit(0 if lock.acquire(timeout=5) else 1)
         await beside.wait()

@@ -13,6 +13,7 @@ import tempfile
 import pytest
 
 import aiordma
+from tests.forking import fork
 from tests.health import until
 from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL
@@ -28,7 +29,7 @@ def memfds() -> list[str]:
 
 def opened_by_nobody(paths: list[str]) -> int:
     """How many of them another user can open."""
-    child = os.fork()
+    child = fork()
     if not child:
         opened = 0
         try:
