@@ -97,8 +97,12 @@ class CmConnection:
     def listen(self, host: str) -> CmPlace:
         """Listen at this address of this host, or at another one if this is not the device's.
 
+        On a host without a network the loopback address serves. It belongs to no device until the client, of
+        the same host, connects; both ends look at the device then.
+
         :raises NegotiationError: the device has no address. :raises VerbsError:
         """
+        spare: tuple[ConnectionId, int] | None = None
         for candidate in (host, *_own_addresses()):
             try:
                 address = sockaddr(candidate, 0)
@@ -111,14 +115,24 @@ class CmConnection:
                     raise
                 continue
             if listener.device == self._device:
-                self._listener, self._token = listener, secrets.token_bytes(16)
-                packed = ipaddress.ip_address(candidate).packed
-                mapped = packed if len(packed) == 16 else bytes(10) + b"\xff\xff" + packed
-                return CmPlace(port, mapped, self._token)
-            listener.close()
+                if spare is not None:
+                    spare[0].close()
+                return self._listening(listener, port, candidate)
+            if spare is None and candidate == host and ipaddress.ip_address(host).is_loopback:
+                spare = listener, port
+            else:
+                listener.close()
+        if spare is not None:
+            return self._listening(*spare, host)
         raise NegotiationError(
             Code.NO_ROUTE, f"neither {host} nor an IPv4 address of this host belongs to {self._device}"
         )
+
+    def _listening(self, listener: ConnectionId, port: int, host: str) -> CmPlace:
+        self._listener, self._token = listener, secrets.token_bytes(16)
+        packed = ipaddress.ip_address(host).packed
+        mapped = packed if len(packed) == 16 else bytes(10) + b"\xff\xff" + packed
+        return CmPlace(port, mapped, self._token)
 
     def _listener_at(self, address: bytes) -> tuple[ConnectionId, int]:
         """A listener, and its port, which rdma_cm chooses: of a list of its own. On iWARP the port is TCP's

@@ -8,6 +8,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -186,6 +189,20 @@ def test_a_port_that_a_socket_holds_is_not_the_end() -> None:
         taken, error = running.hear()
         assert 10 < taken < 1000
         assert error == errno.EADDRINUSE
+
+
+@pytest.mark.timeout(240)  # a test run of its own
+def test_a_host_with_loopback_only() -> None:
+    """In a network namespace of its own, whose only address is 127.0.0.1."""
+    made = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True)
+    if made.returncode or shutil.which("ip") is None:
+        pytest.skip("no network namespace can be made here, or ip (iproute2) is missing")
+    script = 'ip link set lo up && exec "$1" -m pytest -q -p no:cacheprovider -p no:xdist "$2"'
+    test = f"{__file__}::test_only_who_has_the_token_is_let_in[asyncio]"
+    command = ["unshare", "-n", "sh", "-c", script, "sh", sys.executable, test]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 @pytest.mark.parametrize("loop", LOOPS)
