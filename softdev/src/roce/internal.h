@@ -76,6 +76,8 @@ struct soft_roce {
 	struct roce_rate rate;           /* of requests and of READ responses */
 	_Atomic(uint64_t) cnp_at;        /* time of the last congestion notification to the peer */
 	atomic_bool owes;                /* an acknowledgement is due, with the next request or at the next check */
+	atomic_bool unanswered;          /* the last message was acknowledged at once, and no request has left since */
+	atomic_uint answered;            /* messages in a row that a request of this end followed before the next one */
 	struct soft_wqe **wqes;          /* by message index & mask */
 	struct soft_qp *qp;
 	struct soft_after *after; /* of the current call, rq_lock */

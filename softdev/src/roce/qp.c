@@ -9,6 +9,7 @@ enum {
 	FULL_NS = 200000,
 	ANSWER_BATCHES = 16, /* at a time */
 	LAST_WORDS = 3,
+	HABIT = 16, /* answered messages after which an answer is expected */
 };
 
 /* ---- requester: work requests ----------------------------------------------------------------------- */
@@ -226,6 +227,10 @@ static bool push(struct soft_qp *qp)
 	bool more = roce_ask_waits(&w->ask);
 
 	qp->unsent = false;
+	if (more && atomic_load_explicit(&w->unanswered, memory_order_relaxed)) {
+		atomic_store_explicit(&w->unanswered, false, memory_order_relaxed);
+		atomic_fetch_add_explicit(&w->answered, 1, memory_order_relaxed);
+	}
 	while (more) {
 		unsigned n = 0;
 		now = now ? now : soft_now_ns();
@@ -528,10 +533,25 @@ static void answer_for(struct soft_roce *w, struct soft_after *after)
 	atomic_store_explicit(&w->owes, false, memory_order_relaxed);
 }
 
+/*
+ * Whether the acknowledgement can wait for an answer. A process that ends without one, or is killed, would never
+ * send it, so only where the program has answered each of the last messages.
+ */
+static bool may_wait(struct soft_roce *w)
+{
+	if (!w || !only_acknowledges(&w->answer))
+		return false;
+	if (atomic_load_explicit(&w->unanswered, memory_order_relaxed))
+		atomic_store_explicit(&w->answered, 0, memory_order_relaxed);
+	const bool waits = atomic_load_explicit(&w->answered, memory_order_relaxed) >= HABIT;
+	atomic_store_explicit(&w->unanswered, !waits, memory_order_relaxed);
+	return waits;
+}
+
 bool soft_roce_go_on(struct soft_qp *qp, bool later, struct soft_after *after)
 {
 	soft_lock(&qp->rq_lock);
-	later &= qp->roce && only_acknowledges(&qp->roce->answer);
+	later = later && may_wait(qp->roce);
 	if (later)
 		atomic_store_explicit(&qp->roce->owes, true, memory_order_relaxed);
 	else if (qp->roce)
@@ -552,8 +572,10 @@ bool soft_roce_answer(struct soft_qp *qp, bool wait, struct soft_after *after)
 		soft_lock(&qp->rq_lock);
 	else if (!soft_trylock(&qp->rq_lock))
 		return false;
-	if (qp->roce && atomic_load_explicit(&qp->roce->owes, memory_order_relaxed))
+	if (qp->roce && atomic_load_explicit(&qp->roce->owes, memory_order_relaxed)) {
+		atomic_store_explicit(&qp->roce->answered, 0, memory_order_relaxed);
 		answer_for(qp->roce, after);
+	}
 	soft_unlock(&qp->rq_lock);
 	return true;
 }

@@ -78,7 +78,8 @@ static void unwrap(struct roce_inbound *in)
 	struct forwarded head;
 
 	if (in->size < sizeof(head) || memcmp(in->bytes, forward_magic, sizeof(forward_magic)) != 0 ||
-	    !soft_gid_is_loopback(in->path.src) || !soft_gid_is_loopback(in->path.dst) || in->path.src_port != ROCE_PORT)
+	    !soft_gid_is_loopback(in->path.src) || !soft_gid_is_loopback(in->path.dst) ||
+	    in->path.src_port != ROCE_PORT)
 		return;
 	memcpy(&head, in->bytes, sizeof(head));
 	memcpy(in->path.src, head.src, 16);

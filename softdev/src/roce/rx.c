@@ -18,9 +18,9 @@ enum {
 static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /*
- * Deferred acknowledgements. A program that polls all the time either answers what it receives or polls again: behind
- * its answer, the acknowledgement needs no system call of its own, and no sender waits for it. If the program does
- * neither, the timer by which the progress thread checks for polls is running, and sends them.
+ * Deferred acknowledgements. A program that polls all the time and has answered the last messages either answers what it
+ * receives or polls again: behind its answer, the acknowledgement needs no system call of its own, and no sender waits for
+ * it. If the program does neither, the timer by which the progress thread checks for polls is running, and sends them.
  */
 static struct {
 	uint32_t to[TOUCHED]; /* QP numbers; receive_lock */

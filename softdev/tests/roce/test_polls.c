@@ -1,5 +1,5 @@
 /* A program that polls all the time: an acknowledgement leaves behind the program's answer, or as soon as
- * it does something else, and in any case soon. */
+ * it does something else, and in any case soon; and at once, if the program does not usually answer. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -23,6 +23,7 @@ enum {
     ATTEMPTS = 400,
     WANTED = 5,
     TURNS = 40,
+    EXCHANGES = 20, /* after which an answer is expected */
     LENGTH = 100
 };
 
@@ -39,6 +40,29 @@ static void poll_on(struct end *end)
 {
     for (const uint64_t until = test_now_ns() + POLLED_NS; test_now_ns() < until;)
         expect_empty(end->recv_cq);
+}
+
+/* Answers messages, so that the device expects answers. Both functions have one receive posted, and leave one. */
+static void answer_some(struct end *end, int fd)
+{
+    give(fd, "g", 1);
+    for (int i = 0; i < EXCHANGES; i++) {
+        expect_wc(end->recv_cq, 0, IBV_WC_SUCCESS);
+        post_recv(end, 0, 0, LENGTH);
+        do_send(end, 0, LENGTH);
+    }
+}
+
+static void ask_some(struct end *end, int fd)
+{
+    char byte;
+
+    take(fd, &byte, 1);
+    for (int i = 0; i < EXCHANGES; i++) {
+        do_send(end, 0, LENGTH);
+        expect_wc(end->recv_cq, 2, IBV_WC_SUCCESS);
+        post_recv(end, 2, 200, LENGTH);
+    }
 }
 
 /*
@@ -59,6 +83,8 @@ static void receiver(int fd, void *argument)
     peer = exchange(fd, &end);
     end_connect(&end, &peer, NULL);
     while (more) {
+        poll_on(&end);
+        answer_some(&end, fd);
         poll_on(&end);
         const uint64_t before = sent();
         give(fd, "g", 1);
@@ -94,12 +120,12 @@ static void receives(enum next next)
 
     end_open(&end, NULL);
     end_to_init(&end, 0);
-    if (next == ANSWERS)
-        post_recv(&end, 2, 200, LENGTH);
+    post_recv(&end, 2, 200, LENGTH);
     peer = exchange(child.fd, &end);
     end_connect(&end, &peer, NULL);
     /* The system may stop either process at any time, so that it no longer polls all the time. */
     for (int i = 0; more; i++) {
+        ask_some(&end, child.fd);
         take(child.fd, &byte, 1);
         const uint64_t before = sent();
 
@@ -159,6 +185,8 @@ static void leaving(int fd, void *argument)
     end_connect(&end, &peer, NULL);
     while (!waits) {
         poll_on(&end);
+        answer_some(&end, fd);
+        poll_on(&end);
         const uint64_t before = sent();
         give(fd, "g", 1);
         expect_wc(end.recv_cq, 0, IBV_WC_SUCCESS);
@@ -180,10 +208,12 @@ static void who_exits(void)
 
         end_open(&end, NULL);
         end_to_init(&end, 0);
+        post_recv(&end, 2, 200, LENGTH);
         const struct address peer = exchange(child.fd, &end);
         end_connect(&end, &peer, NULL);
         for (int attempt = 0; !waited; attempt++) {
             CHECK(attempt < ATTEMPTS);
+            ask_some(&end, child.fd);
             take(child.fd, &byte, 1);
             do_send(&end, 0, LENGTH);
             take(child.fd, &waited, 1);

@@ -620,6 +620,49 @@ static void peer_is_killed(void)
     pair_close(&a, &b);
 }
 
+static void ends_when_it_has_received(int fd, void *argument)
+{
+    const int answers = *(const int *)argument;
+    struct end end;
+
+    end_open(&end, &(struct end_options){.recv_wr = 64});
+    end_to_init(&end, 0);
+    for (uint64_t i = 0; i < 64; i++)
+        post_recv(&end, i, 0, 64);
+    meet(fd, &end);
+    rendezvous(fd);
+    for (uint64_t i = 0;; i++) {
+        expect_wc(end.recv_cq, i, IBV_WC_SUCCESS);
+        if (i == 40)
+            _exit(0);
+        if (i < (uint64_t)answers)
+            do_send(&end, 4096, 64);
+    }
+}
+
+/* What a process has seen is acknowledged, although it ends at once, without exit(). */
+static void receiver_ends_at_once(void)
+{
+    for (int answers = 0; answers < 20; answers += 9) {
+        struct child child = child_start(ends_when_it_has_received, &answers);
+        struct end end;
+
+        end_open(&end, &(struct end_options){.recv_wr = 64});
+        end_to_init(&end, 0);
+        for (uint64_t i = 0; i < 64; i++)
+            post_recv(&end, i, 0, 64);
+        meet(child.fd, &end);
+        rendezvous(child.fd);
+        for (int i = 0; i <= 40; i++) {
+            do_send(&end, 4096, 64);
+            if (i < answers)
+                expect_wc(end.recv_cq, (uint64_t)i, IBV_WC_SUCCESS);
+        }
+        child_join(&child);
+        end_close(&end);
+    }
+}
+
 /* What a process had posted when it ended is carried out, whichever of the two ways it is lost by first. */
 struct last_words {
     int holds;   /* of softdev_holds(); -1: it says nothing */
@@ -703,7 +746,7 @@ static void death_wakes_the_sleeper(void)
     end_close(&end);
 }
 
-TEST_MAIN(TEST(every_operation), TEST(readable_means_an_event),
-          TEST(questions_complete_first), TEST(both_ways), TEST(no_lost_wakeups),
-          TEST(access_error), TEST(not_ready_and_too_small), TEST(peer_stands_still), TEST(peer_exits),
-          TEST(peer_is_killed), TEST(death_wakes_the_sleeper), TEST(last_words_arrive))
+TEST_MAIN(TEST(every_operation), TEST(readable_means_an_event), TEST(questions_complete_first),
+          TEST(both_ways), TEST(no_lost_wakeups), TEST(access_error), TEST(not_ready_and_too_small),
+          TEST(peer_stands_still), TEST(peer_exits), TEST(receiver_ends_at_once), TEST(peer_is_killed),
+          TEST(death_wakes_the_sleeper), TEST(last_words_arrive))
