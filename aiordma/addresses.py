@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import socket
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,7 @@ def show(sockaddr: Any) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+@functools.lru_cache(maxsize=256)
 def packed_ip(host: str) -> bytes:
     """A numeric address in the 16 bytes of IPv6, without its scope, as GIDs of RoCE have it.
 

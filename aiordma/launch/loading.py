@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
     from .report import Report
     from .server import Server
 
-__all__ = ["config_of_run", "load", "news_of"]
+__all__ = ["config_of_accepted", "config_of_run", "load", "news_of"]
 
 #: Milliseconds that an unknown server has for its answer, before a plain connection is opened beside it, if
 #: the environment does not set it; round trips are added. A program that asked for RDMA waits longer than one
 #: that did not.
 _HEAD_START_MS = 100
+#: Milliseconds that connect_accepted_socket() waits for a client that says nothing: programs call it in the
+#: loop that accepts, where one client holds up the next.
+_FIRST_WAIT_MS = 50
 
 
 def config_of_run() -> Config:
@@ -31,10 +35,28 @@ def config_of_run() -> Config:
     """
     from ..config import Config
 
-    config = Config.from_env()
-    if config.head_start_ms == Config().head_start_ms:
+    return _for_run(Config.from_env())
+
+
+def config_of_accepted() -> Config:
+    """The same, for connections that the program has accepted by itself.
+
+    :raises ValueError: a setting is not allowed.
+    """
+    return _for_accepted(config_of_run())
+
+
+# Each connection asks for them, and to check all settings anew takes as long as to connect by TCP.
+@functools.lru_cache(maxsize=4)
+def _for_run(config: Config) -> Config:
+    if config.head_start_ms == type(config)().head_start_ms:
         config = config.changed(head_start_ms=_HEAD_START_MS)
     return config
+
+
+@functools.lru_cache(maxsize=4)
+def _for_accepted(config: Config) -> Config:
+    return config.changed(server_first_wait_ms=_FIRST_WAIT_MS)
 
 
 def load(module: str, report: Report) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..compat.arguments import check_client, check_server
 from ..compat.own_methods import is_overridden, unpatched
 from ..negotiation.announcement import arriving
-from .loading import config_of_run, load, news_of
+from .loading import config_of_accepted, config_of_run, load, news_of
 
 if TYPE_CHECKING:
     import socket
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Methods"]
 
-#: Milliseconds that connect_accepted_socket() waits for a client that says nothing: programs call it in the
-#: loop that accepts, where one client holds up the next.
-_FIRST_WAIT_MS = 50
 #: asyncio's default of its stream readers.
 _LIMIT = 64 * 1024
 
@@ -166,8 +163,7 @@ class Methods:
         if forbidden is not None or not self._policy.permits(sock):
             return await unpatched(loop).connect_accepted_socket(factory, sock, **options)
         functions = await self._load(loop)
-        ours = self._ours()
-        ours["config"] = ours["config"].changed(server_first_wait_ms=_FIRST_WAIT_MS)
+        ours = {**self._ours(), "config": config_of_accepted()}
         return await functions.connect_accepted_socket(factory, sock, **ours, **options)
 
     # ---- both

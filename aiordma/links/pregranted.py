@@ -20,6 +20,7 @@ On the network a grant is a *ticket* (:class:`aiordma.proto.llc.Ticket`), as in 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import logging
 import weakref
@@ -54,6 +55,7 @@ def _packed(address: Address) -> tuple[bytes, int]:
     return packed_ip(address[0]), address[1]
 
 
+@functools.lru_cache(maxsize=256)
 def _shown(packed: bytes, port: int) -> str:
     ip = ipaddress.IPv6Address(packed)
     return show((str(ip.ipv4_mapped or ip), port))

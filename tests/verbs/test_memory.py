@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from aiordma.verbs.memory.arena import Arena, Block
+from aiordma.verbs.memory.arena import Arena, Block, Slab
 from aiordma.verbs.memory.budget import MemoryLimitError, Purpose
 from aiordma.verbs.memory.pool import MemoryPool
 from aiordma.verbs.memory.region import MIN_BLOCK_BYTES, Region
@@ -93,6 +93,23 @@ def test_blocks_of_one_slab_are_reused_without_registering() -> None:
     assert statistics.reuses == 11
     assert statistics.used_bytes == 0
     assert statistics.used_high_water == 64 * KIB
+
+
+def test_a_block_is_not_searched_for_in_slabs_that_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 500 connections there are dozens of them, and a ring is looked for with every new one."""
+    arena = MemoryPool(slab_bytes=MIB).arena(Books())
+    blocks = [arena.allocate(64 * KIB) for _ in range(16 * 40)]
+    searched: list[Slab] = []
+    take = Slab.take
+
+    def counting(slab: Slab, order: int) -> int | None:
+        searched.append(slab)
+        return take(slab, order)
+
+    monkeypatch.setattr(Slab, "take", counting)
+    blocks.pop(100).free()
+    assert arena.allocate(64 * KIB).address
+    assert len(searched) == 1
 
 
 def test_freed_neighbours_join_to_a_whole_slab_again() -> None:

@@ -198,7 +198,10 @@ class Arena:
         return found
 
     def _find(self, order: int) -> tuple[Slab, int, bool] | None:
+        need = MIN_BLOCK_BYTES << order
         for slab in self._slabs:
+            if slab.used_bytes + need > slab.region.length:
+                continue  # most are full where there are many connections
             if not slab.used_bytes and not self._budget.allows(self.purpose, slab.region.length):
                 continue  # idle: in use, it would count for this purpose
             offset = slab.take(order)
