@@ -39,6 +39,10 @@ _log = logging.getLogger("aiordma.compat")
 _ACCEPT_RETRY_S = 1.0
 #: connections that may be negotiated at a time; more wait in the kernel's queue
 _MAX_STARTING = 1024
+#: A negotiation takes the loop about as long as so many plain connections. Those that come meanwhile would
+#: not fit into the queue that a program asks for, and the kernel would have their clients try again later.
+_QUEUE_FACTOR = 8
+_INT_MAX = (1 << 31) - 1
 
 
 class RdmaServer(asyncio.AbstractServer):
@@ -142,7 +146,7 @@ class RdmaServer(asyncio.AbstractServer):
             self._serving = True
             for sock in self._sockets:
                 with self.around_listen(sock):
-                    sock.listen(self._backlog)
+                    sock.listen(_queue(self._backlog))
                 self._watch(sock)
             listeners.enter(self._waker, self)
             if self._announces:
@@ -380,3 +384,8 @@ async def bind_sockets(
             sock.close()
         raise
     return sockets
+
+
+def _queue(backlog: int) -> int:
+    """The length of the kernel's queue, for a program that expects so many connections in it."""
+    return max(backlog, min(backlog * _QUEUE_FACTOR, _INT_MAX))

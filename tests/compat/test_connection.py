@@ -566,6 +566,19 @@ async def test_accept_pauses_when_descriptors_run_out(
     await server.wait_closed()
 
 
+@pytest.mark.parametrize("start", [create_server, start_server])
+async def test_the_kernel_keeps_more_clients_than_a_plain_server_would_need(start: Any) -> None:
+    """They come faster than they can be negotiated with; a client that finds no place tries again a second
+    later, then after two, and four."""
+    most = int(await anyio.Path("/proc/sys/net/core/somaxconn").read_text(encoding="ascii"))
+    for backlog, expected in ((0, 0), (20, 160), ((1 << 31) - 1, most)):
+        server = await start(asyncio.Protocol, "127.0.0.1", 0, backlog=backlog)
+        # Of a socket that listens: the length of the queue, and its limit.
+        info = server.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+        assert int.from_bytes(info[28:32], sys.byteorder) == min(expected, most)
+        server.close()
+
+
 async def test_addresses_to_listen_on() -> None:
     server: Any
     for host in ("localhost", ["127.0.0.1", "127.0.0.1"], ["127.0.0.1", "127.0.0.2"], "", None):
