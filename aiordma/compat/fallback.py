@@ -9,11 +9,11 @@ both loops.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
 from ..borrowed import ENABLED
+from ..heap import keep_freed_memory
 from ..plain import check_plain
 from ..proto import clc
 
@@ -64,19 +64,12 @@ _METHODS = [
 ]
 
 
-@functools.cache
-def _keep_read_memory() -> None:
-    """asyncio's transports allocate 256 KiB for each read. The C library gets such a block from the kernel
-    and returns it each time, with three system calls and two page faults, until a larger one was freed."""
-    bytes(512 * 1024)
-
-
 def with_info(transport: asyncio.Transport, info: Mapping[str, Any]) -> asyncio.Transport:
     """The transport to show to users, which answers `get_extra_info()` for the names of `info`."""
     # With TLS, asyncio's transports have theirs in the TLS protocol.
     extra = getattr(getattr(transport, "_ssl_protocol", transport), "_extra", None) if ENABLED else None
     if isinstance(extra, dict):
-        _keep_read_memory()
+        keep_freed_memory()  # asyncio's transports allocate 256 KiB for each read
         extra.update(info)
         return transport
     return TransportView(transport, info)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import NegotiationError, VerbsError
+from ..heap import keep_freed_memory
 from ..verbs import hardware, softlib
 from ..verbs.backend import device_list, open_backend
 from ..verbs.cq import CompletionQueue
@@ -104,6 +105,7 @@ def with_queue(backend: Backend, around: Surroundings) -> OpenedDevice:
 
 def open_first(config: Config) -> FirstDevice:
     """:raises NegotiationError: or VerbsError or OSError: no device can be used; why not the first one."""
+    keep_freed_memory()
     with _one_at_a_time:
         names = device_list(config.device, config.soft_devices)
         problems: list[Exception] = []

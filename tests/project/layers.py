@@ -23,6 +23,7 @@ NEEDS: dict[str, str] = {
     "errors": "proto",
     "addresses": "",
     "plain": "",
+    "heap": "",
     "borrowed": "",
     "constants": "proto",
     "running": "borrowed",
@@ -36,7 +37,7 @@ NEEDS: dict[str, str] = {
     "observe": "proto errors addresses config wake",
     "faults": "proto wake datapath",
     "pipes": "proto errors plain wake verbs datapath",
-    "links": "proto errors addresses plain config wake verbs datapath observe faults pipes",
+    "links": "proto errors addresses plain heap config wake verbs datapath observe faults pipes",
     "negotiation": "proto errors addresses running attributes config wake verbs observe pipes links",
     "streams": "errors addresses plain wake datapath pipes negotiation",
     "datagrams": "proto errors addresses plain attributes config wake verbs datapath pipes links negotiation",
@@ -51,7 +52,7 @@ NEEDS: dict[str, str] = {
     ),
     "admin": "proto errors addresses config wake verbs observe faults links rpc memory valkey",
     "compat": (
-        "proto errors addresses plain borrowed config wake datapath observe pipes links negotiation "
+        "proto errors addresses plain heap borrowed config wake datapath observe pipes links negotiation "
         "streams datagrams"
     ),
     "testing": "proto errors plain wake pipes rpc",
