@@ -244,6 +244,8 @@ def blockbuster() -> Iterator[BlockBuster]:
             function.can_block_in("aiordma/compat/given_socket.py", "_kernels_ports")
             # A finalizer, which has no thread and may run while a loop does; loops that end have a thread.
             function.can_block_in("aiordma/admin/endpoint.py", "_remove")
+            # From no disk, either.
+            function.can_block_in("tests/vm/smc/peer.py", "hardware_address")
             # A fork waits on purpose.
             function.can_block_in("aiordma/wake/beside.py", "wait_for_threads")
         yield bb

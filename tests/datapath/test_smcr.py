@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
 import random
-import socket
 from typing import TYPE_CHECKING
 
 import anyio
@@ -18,88 +15,27 @@ from aiordma.links import engine as links_engine
 from aiordma.proto import llc
 from aiordma.proto.smcr_link import LinkEnded
 from tests.health import until
-from tests.vm.smc.peer import Fallback, Peer
+from tests.kernel_peer import Pair, check, echo
+from tests.vm.smc.peer import Fallback
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from aiordma.streams.stream import RdmaStream
-    from tests.vm.smc.peer import Member
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.parametrize("anyio_backend", [pytest.param("asyncio", id="asyncio")]),
 ]
 
-EID = b"AIORDMA-TEST-EID".ljust(32)
-
-
-class Ends:
-    """A client's and a server's end on one device."""
-
-    def __init__(self, client: Peer, server: Peer, listener: socket.socket) -> None:
-        self.client, self.server, self.listener = client, server, listener
-        self.sockets: list[socket.socket] = []
-        self.streams: list[RdmaStream] = []
-
-    async def connect(self) -> tuple[tuple[RdmaStream, Member], tuple[RdmaStream, Member]]:
-        loop = asyncio.get_running_loop()
-        sock = socket.socket()
-        sock.setblocking(False)
-        await loop.sock_connect(sock, self.listener.getsockname())
-        accepted, _ = await loop.sock_accept(self.listener)
-        accepted.setblocking(False)
-        self.sockets += sock, accepted
-        ends = await asyncio.gather(
-            self.client.connect(sock), self.server.accept(accepted), return_exceptions=True
-        )
-        self.streams += [end[0] for end in ends if not isinstance(end, BaseException)]
-        for end in ends:
-            if isinstance(end, BaseException):
-                raise end
-        return ends[0], ends[1]  # type: ignore[return-value]
-
 
 @pytest.fixture
-async def ends() -> AsyncIterator[Ends]:
-    engine = await links_engine.current(Config(device=DEVICE))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        made = Ends(Peer(engine, "lo", (EID,)), Peer(engine, "lo", (EID,)), listener)
-        yield made
-        for stream in made.streams:
-            stream.abort()
-        await made.client.close()
-        await made.server.close()
-        for sock in made.sockets:
-            sock.close()
+async def ends() -> AsyncIterator[Pair]:
+    made = Pair(await links_engine.current(Config(device=DEVICE)))
+    yield made
+    await made.close()
 
 
-async def echo(stream: RdmaStream) -> None:
-    with contextlib.suppress(anyio.EndOfStream):
-        while True:
-            await stream.send(await stream.receive())
-    await stream.send_eof()
-
-
-async def check(stream: RdmaStream, data: bytes) -> None:
-    """The other end echoes, and ends when this one does."""
-
-    async def send() -> None:
-        await stream.send(data)
-        await stream.send_eof()
-
-    seen = hashlib.sha256()
-    sending = asyncio.ensure_future(send())
-    with contextlib.suppress(anyio.EndOfStream):
-        while True:
-            seen.update(await stream.receive())
-    await sending
-    assert seen.digest() == hashlib.sha256(data).digest()
-
-
-async def test_streams_share_a_link_and_every_byte_arrives(ends: Ends) -> None:
+async def test_streams_share_a_link_and_every_byte_arrives(ends: Pair) -> None:
     made = [await ends.connect() for _ in range(3)]
     assert (len(ends.client.links), len(ends.server.links)) == (1, 1)
     data = random.Random(1).randbytes(600_000)  # nine times the ring
@@ -116,7 +52,7 @@ async def test_streams_share_a_link_and_every_byte_arrives(ends: Ends) -> None:
     assert link.pair.messages_sent == ends.server.links[0].pair.messages_received
 
 
-async def test_cursors_go_without_the_check_word(ends: Ends) -> None:
+async def test_cursors_go_without_the_check_word(ends: Pair) -> None:
     """Linux is to find zeros where aiordma has it."""
     (client, _), (server, other) = await ends.connect()
     seen = []
@@ -133,7 +69,7 @@ async def test_cursors_go_without_the_check_word(ends: Ends) -> None:
     assert {int.from_bytes(message[4:8], "big") for message in seen} == {other.pipe.token}
 
 
-async def test_a_deleted_link_ends_its_streams(ends: Ends) -> None:
+async def test_a_deleted_link_ends_its_streams(ends: Pair) -> None:
     (client, _), _ = await ends.connect()
     link = ends.server.links[0]
     assert link.machine is not None
@@ -145,7 +81,7 @@ async def test_a_deleted_link_ends_its_streams(ends: Ends) -> None:
     assert ends.client.groups.count == 0
 
 
-async def test_a_second_contact_after_a_lost_link(ends: Ends) -> None:
+async def test_a_second_contact_after_a_lost_link(ends: Pair) -> None:
     """The server does not know that the client has lost it: TCP once, and a new link then."""
     await ends.connect()
     ends.client.links[0].end(ConnectionResetError("a test"))
@@ -168,7 +104,7 @@ async def test_a_second_contact_after_a_lost_link(ends: Ends) -> None:
     ],
     ids=["aiordma's own", "unknown", "channel", "short"],
 )
-async def test_what_no_kernel_sends_ends_the_link(ends: Ends, message: bytes, text: str) -> None:
+async def test_what_no_kernel_sends_ends_the_link(ends: Pair, message: bytes, text: str) -> None:
     (_, _), (server, _) = await ends.connect()
     ends.client.links[0].pair.queue_llc(message)
     with pytest.raises(anyio.BrokenResourceError):

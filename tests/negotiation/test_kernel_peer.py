@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import random
 import socket
@@ -36,7 +35,8 @@ from aiordma.proto.syn_option import SynOption
 from aiordma.verbs.memory.budget import MemoryLimitError
 from tests.health import until
 from tests.kernel_option import Options, options
-from tests.vm.smc.peer import Fallback, Peer
+from tests.kernel_peer import NAME, Kernel, check, echo
+from tests.vm.smc.peer import Fallback
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -53,48 +53,7 @@ pytestmark = [
     pytest.mark.parametrize("anyio_backend", [pytest.param("asyncio", id="asyncio")]),
 ]
 
-NAME = "AIORDMA-TEST-EID"
-EID = NAME.encode().ljust(32)
 CONFIG = Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536)
-
-
-class Kernel:
-    """The simulated peer, with a listener of its own."""
-
-    def __init__(self, peer: Peer, listener: socket.socket) -> None:
-        self.peer, self.listener = peer, listener
-        self.sockets: list[socket.socket] = []
-        self.streams: list[RdmaStream] = []
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self.listener.getsockname()
-        return host, port
-
-    async def accept(self) -> tuple[RdmaStream, Member]:
-        sock, _ = await asyncio.get_running_loop().sock_accept(self.listener)
-        sock.setblocking(False)
-        self.sockets.append(sock)
-        return self._kept(await self.peer.accept(sock))
-
-    async def connect(self, port: int, host: str = "127.0.0.1") -> tuple[RdmaStream, Member]:
-        sock = socket.socket()
-        sock.setblocking(False)
-        sock.bind((host, 0))
-        self.sockets.append(sock)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
-        return self._kept(await self.peer.connect(sock))
-
-    def _kept(self, made: tuple[RdmaStream, Member]) -> tuple[RdmaStream, Member]:
-        self.streams.append(made[0])
-        return made
-
-    async def close(self) -> None:
-        for stream in self.streams:
-            stream.abort()
-        await self.peer.close()
-        for sock in self.sockets:
-            sock.close()
 
 
 @pytest.fixture
@@ -104,11 +63,9 @@ async def engine() -> Engine:
 
 @pytest.fixture
 async def kernel(engine: Engine) -> AsyncIterator[Kernel]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        made = Kernel(Peer(engine, "lo", (EID,)), listener)
-        yield made
-        await made.close()
+    made = Kernel(engine)
+    yield made
+    await made.close()
 
 
 async def to(kernel: Kernel) -> tuple[RdmaStream, RdmaStream, Member]:
@@ -117,29 +74,6 @@ async def to(kernel: Kernel) -> tuple[RdmaStream, RdmaStream, Member]:
         aiordma.connect(*kernel.address, config=CONFIG), kernel.accept()
     )
     return ours, theirs, member
-
-
-async def echo(stream: RdmaStream) -> None:
-    with contextlib.suppress(anyio.EndOfStream):
-        while True:
-            await stream.send(await stream.receive())
-    await stream.send_eof()
-
-
-async def check(stream: RdmaStream, data: bytes) -> None:
-    """The other end echoes, and ends when this one does."""
-
-    async def send() -> None:
-        await stream.send(data)
-        await stream.send_eof()
-
-    seen = hashlib.sha256()
-    sending = asyncio.ensure_future(send())
-    with contextlib.suppress(anyio.EndOfStream):
-        while True:
-            seen.update(await stream.receive())
-    await sending
-    assert seen.digest() == hashlib.sha256(data).digest()
 
 
 ACCEPT, DECLINE = 2, 4
@@ -268,21 +202,19 @@ async def test_a_deleted_link_ends_its_streams_and_the_next_has_another(kernel: 
 
 @pytest.mark.usefixtures("options")
 async def test_a_declined_client_goes_on_over_tcp(engine: Engine) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        other = Kernel(Peer(engine, "lo", (b"ANOTHER-EID".ljust(32),)), listener)
-        connecting = asyncio.ensure_future(aiordma.connect(*other.address, config=CONFIG))
-        with pytest.raises(Fallback) as fallback:
-            await other.accept()
-        async with await connecting as ours:
-            assert ours.path == "tcp"
-            assert ours.fallback_reason is not None
-            assert ours.fallback_reason.peer == Code.NO_COMMON_EID
-            assert ours.smc_peer is None
-            await by_tcp(ours, fallback.value.socket)
-        with pytest.raises(Fallback):
-            await asyncio.gather(connect_strictly(other), other.accept())
-        await other.close()
+    other = Kernel(engine, b"ANOTHER-EID".ljust(32))
+    connecting = asyncio.ensure_future(aiordma.connect(*other.address, config=CONFIG))
+    with pytest.raises(Fallback) as fallback:
+        await other.accept()
+    async with await connecting as ours:
+        assert ours.path == "tcp"
+        assert ours.fallback_reason is not None
+        assert ours.fallback_reason.peer == Code.NO_COMMON_EID
+        assert ours.smc_peer is None
+        await by_tcp(ours, fallback.value.socket)
+    with pytest.raises(Fallback):
+        await asyncio.gather(connect_strictly(other), other.accept())
+    await other.close()
 
 
 async def by_tcp(ours: RdmaStream, sock: socket.socket) -> None:

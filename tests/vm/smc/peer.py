@@ -60,11 +60,12 @@ class Link:
         )
         self.slots = self.local.allocate(RECEIVES * RECEIVE_BYTES + SENDS * 64)
         self.qp.to_init(PATH)
+        self.window = SeqAckWindow(WINDOW)
         self.pair = SmcrQueuePair(
             engine.poller,
             self.qp.pointer,
             self.qp.number,
-            SeqAckWindow(WINDOW),
+            self.window,
             owner=self,
             keep=self,
             recv_addr=self.slots.address,
@@ -91,6 +92,11 @@ class Link:
     @property
     def queue(self) -> Queue:
         return Queue(self.qp.number, self.qp.psn, self.qp.number)
+
+    @property
+    def all_arrived(self) -> bool:
+        """Whether every message that was sent is in a receive of the other end."""
+        return self.window.credit() == WINDOW
 
     def connect(self, answer: Accept | Confirm) -> None:
         mtu = Mtu(min(answer.mtu, int(self.peer.engine.backend.mtu)))
@@ -254,12 +260,16 @@ class Fallback(Exception):
         self.socket, self.rest = sock, rest
 
 
+def hardware_address(netdev: str) -> bytes:
+    with open(f"/sys/class/net/{netdev}/address") as file:
+        return bytes.fromhex(file.read().strip().replace(":", ""))
+
+
 class Peer:
     """One end that speaks SMC-R, with a port of the engine's device."""
 
     def __init__(self, engine: Engine, netdev: str, eids: tuple[bytes, ...], *, idle: float = 30.0) -> None:
-        with open(f"/sys/class/net/{netdev}/address") as file:
-            mac = bytes.fromhex(file.read().strip().replace(":", ""))
+        mac = hardware_address(netdev)
         self.engine, self.groups, self.times = engine, SmcrGroups(), LinkTimes(idle=idle)
         self.port = Port(
             gid=engine.backend.gid.raw,
