@@ -5,12 +5,18 @@ from .datapath._between_turns cimport BetweenTurns
 from .datapath._bytes_pool cimport SpareBytes
 from .datapath._fairness cimport BatchReceiver, FairQueue, SendQueueWaiter
 from .datapath._spin cimport SpinPolicy
-from .datapath._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
+from .datapath._verbs cimport ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_wc
 from .wake._clock cimport Clock
 
 cdef enum:
     BATCH = 32              # completions taken by one ibv_poll_cq
     GENERATION_BITS = 16    # wr_id = table index | generation | kind | number, see CompletionOwner.tag
+
+cdef extern from "datapath/_stand_in.h" nogil:
+    cdef struct aio_stand_in:
+        int event
+    int aio_stand_in_poll(aio_stand_in *s, ibv_cq *cq, int most, ibv_wc *wc)
+    void aio_stand_in_end(aio_stand_in *s)
 
 ctypedef int (*get_cq_event_fn)(ibv_comp_channel *, ibv_cq **, void **) noexcept nogil
 ctypedef void (*ack_cq_events_fn)(ibv_cq *, unsigned int) noexcept nogil
@@ -29,6 +35,8 @@ cdef class CompletionPoller:
     cdef get_cq_event_fn get_event
     cdef ack_cq_events_fn ack_events
     cdef ibv_wc wc[BATCH]
+    cdef aio_stand_in *stand_in             # with which the queue is shared (datapath/_stand_in.h); NULL: with none
+    cdef object stand_in_owner
     cdef list owners                        # of completions, at the index in their tag
     cdef list free_slots
     cdef list dirty                         # owners with deferred work
@@ -64,6 +72,14 @@ cdef class CompletionPoller:
     cdef int64_t slow_poll_ns, asked_at     # 0: slow polls are not watched
     cdef int64_t slow_until                 # when the last slow poll was over
     cdef object on_slow_poll
+
+    cdef void set_stand_in(self, aio_stand_in *stand_in, object owner)
+
+    cdef inline int take(self) noexcept nogil:
+        """Poll for one batch."""
+        if self.stand_in == NULL:
+            return ibv_poll_cq(self.cq, BATCH, self.wc)
+        return aio_stand_in_poll(self.stand_in, self.cq, BATCH, self.wc)
 
     cdef int attach(self, CompletionOwner owner) except -1
     cdef void detach(self, CompletionOwner owner)

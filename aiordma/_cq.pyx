@@ -14,6 +14,9 @@ each leads to another poll:
 * ``scheduled``: the loop will run :meth:`_service` in its next iteration, which arms when there is no activity;
 * :meth:`poll` is running and ends in one of the two.
 
+Where a thread may poll instead of the loop (``datapath/_stand_in.h``), what it has taken is handed over by the loop's
+next poll, and makes another descriptor readable, upon which the loop calls :meth:`schedule`.
+
 No timer backs this up. An operation that waits calls :meth:`park`, which arms unless one of the first two holds.
 
 Hybrid polling (X-RDMA)
@@ -30,7 +33,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from .datapath._between_turns cimport BetweenTurns
 from .datapath._bytes_pool cimport SpareBytes
 from .datapath._spin cimport RunQueueDelay, SpinPolicy
-from .datapath._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc
+from .datapath._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_req_notify_cq, ibv_wc
 from .wake._clock cimport Clock
 
 from .wake.escaping import contain
@@ -133,6 +136,10 @@ cdef class CompletionPoller:
     def spin_budget_ns(self) -> int:
         return self.spin.budget_ns
 
+    cdef void set_stand_in(self, aio_stand_in *stand_in, object owner):
+        """Share the queue with a thread that polls while the loop does not (``datapath/_stand_in.h``)."""
+        self.stand_in_owner, self.stand_in = owner, stand_in
+
     # ---- owners of completions
 
     cdef int attach(self, CompletionOwner owner) except -1:
@@ -205,7 +212,7 @@ cdef class CompletionPoller:
         if self.closed or self.dispatching:
             return 0
         # With the GIL: a look takes some tens of nanoseconds, giving it up and taking it again takes more.
-        n = ibv_poll_cq(self.cq, BATCH, self.wc)
+        n = self.take()
         self.polls += 1
         return self._dispatch(n)
 
@@ -476,7 +483,7 @@ cdef class CompletionPoller:
         with nogil:
             while True:
                 for turn in range(POLLS_PER_CLOCK):
-                    n = ibv_poll_cq(self.cq, BATCH, self.wc)
+                    n = self.take()
                     if n:
                         break
                     aio_relax()
@@ -573,6 +580,9 @@ cdef class CompletionPoller:
         """Stop dispatching. The owner then unregisters the fd, destroys the QPs, the CQ and the channel, in that order.
         All events read so far have been acked."""
         self.closed = True
+        if self.stand_in != NULL:
+            with nogil:
+                aio_stand_in_end(self.stand_in)
         self.between.stop()
         self.owners.clear()
         self.dirty.clear()

@@ -127,6 +127,7 @@ cdef class QueuePair(CompletionOwner):
     cdef void unregister(self, Flow flow)
     cdef int on_receive(self, ibv_wc *wc) except -1
     cdef int receive_late(self, ibv_wc *wc, uint32_t slot) except -1
+    cdef int dispatch_late(self, const unsigned char *message, uint32_t length) except -1
     cdef int _fail_window(self, int verdict) except -1
     cdef int finish(self, bint announced, uint32_t seq) except -1
     cdef int after_receive(self) except -1

@@ -635,12 +635,15 @@ cdef class QueuePair(CompletionOwner):
         delivery: a stream's last cursors still count."""
         cdef uint32_t lead = 0 if self.with_imm else 4
         cdef const unsigned char *message
-        if not self.receives_late or slot >= self.recv_count:
-            return 0
-        if wc.opcode != IBV_WC_RECV or wc.byte_len != CDC_BYTES + lead:
+        if slot >= self.recv_count or wc.opcode != IBV_WC_RECV or wc.byte_len < lead:
             return 0
         message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes) + lead
-        return self.dispatch(message, CDC_BYTES) if message[0] == CDC_TYPE else 0
+        return self.dispatch_late(message, wc.byte_len - lead)
+
+    cdef int dispatch_late(self, const unsigned char *message, uint32_t length) except -1:
+        if not self.receives_late or length != CDC_BYTES or message[0] != CDC_TYPE:
+            return 0
+        return self.dispatch(message, CDC_BYTES)
 
     cdef int _give_to_hook(self, const unsigned char *message, uint32_t length, uint32_t slot, uint32_t seq) except -1:
         """The hook takes a copy, and calls dispatch() and finish() now or later."""

@@ -7,13 +7,25 @@ its program reads, so a window of 16 leaves it room, and its device repeats what
 """
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
 
-from ._qp cimport QueuePair
+from ._qp cimport KIND_SEND, MESSAGE_BYTES, QueuePair
+from ._stand_in cimport (
+    AIO_KIND_ANSWER,
+    AIO_KIND_COPY,
+    AIO_KIND_RECEIVE_ANSWERED,
+    AIO_STAND_IN_ANSWERS,
+    AIO_STAND_IN_BYTES,
+    StandIn,
+    aio_stand_in_answer_sent,
+    aio_stand_in_handed,
+    aio_stood_for,
+)
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
     IBV_SEND_SOLICITED,
     IBV_WC_RECV,
     IBV_WC_SEND,
+    IBV_WC_SUCCESS,
     IBV_WC_WITH_IMM,
     aio_chain,
     aio_chain_send,
@@ -21,6 +33,9 @@ from ._verbs cimport (
 )
 
 from ..errors import RemoteProtocolError
+
+ANSWERS = AIO_STAND_IN_ANSWERS
+"""Send requests and message slots that :meth:`SmcrQueuePair.stand_in_by` takes, behind those of ``sq_depth``."""
 
 cdef enum:
     LEAST_BYTES = 44            # of CDC, and of LLC in both versions
@@ -35,9 +50,72 @@ cdef class SmcrQueuePair(QueuePair):
     them off.
     """
 
+    cdef aio_stood_for stood_for
+    cdef StandIn stand_in               # None: what comes while the loop does not poll waits for it
+
     def __init__(self, *args, **named):
         QueuePair.__init__(self, *args, **named)
         self.check_words = False
+
+    # ---- the thread that answers while the loop does not poll
+
+    def stand_in_by(self, StandIn stand_in not None) -> None:
+        """Have the peer's requests answered while the loop does not poll. The device has room for :data:`ANSWERS` sends
+        beside this end's own, and their slots are behind its own."""
+        cdef aio_stood_for *link = &self.stood_for
+        if self.stand_in is not None or self.failed:
+            return
+        link.tag, link.qp, link.lkey, link.max_inline = self.tag, self.qp, self.recv_lkey, self.max_inline
+        link.receives, link.receive_count, link.receive_bytes = self.recv_addr, self.recv_count, self.recv_bytes
+        link.answers = self.message_addr + <uint64_t>self.sq_depth * MESSAGE_BYTES
+        stand_in.add(self, link)
+        self.stand_in = stand_in
+
+    def stand_alone(self) -> None:
+        """The end of that: what the queue pair uses may go. Idempotent."""
+        if self.stand_in is not None:
+            self.stand_in.remove(self, &self.stood_for)
+
+    cdef int on_completion(self, ibv_wc *wc) except -1:
+        cdef uint32_t kind = (wc.wr_id >> 28) & 0xf
+        if kind < AIO_KIND_ANSWER or self.stand_in is None:
+            return QueuePair.on_completion(self, wc)
+        if kind == AIO_KIND_ANSWER:
+            aio_stand_in_answer_sent(&self.stand_in.state, wc)
+            return 0 if wc.status == IBV_WC_SUCCESS else self._on_error(wc, KIND_SEND)
+        if kind == AIO_KIND_RECEIVE_ANSWERED:
+            return self._on_answered_receive(wc)
+        return self._on_copy(aio_stand_in_handed(&self.stand_in.state, wc.wr_id & 0xfffffff), kind != AIO_KIND_COPY)
+
+    cdef int _on_copy(self, const unsigned char *message, bint answered) except -1:
+        """A message whose receive is posted again already."""
+        if self.failed:
+            return self.dispatch_late(message, AIO_STAND_IN_BYTES)
+        self.last_received += 1
+        self.messages_received += 1
+        if answered:
+            self.owner.on_answered(message[:AIO_STAND_IN_BYTES])
+        elif self.hook is not None:
+            return self.hook.arrived(message, AIO_STAND_IN_BYTES, 0)
+        else:
+            self.dispatch(message, AIO_STAND_IN_BYTES)
+        return 0 if self.failed else self.after_receive()
+
+    cdef int _on_answered_receive(self, ibv_wc *wc) except -1:
+        cdef uint32_t slot = wc.wr_id & 0xfffffff
+        cdef const unsigned char *message
+        if self.failed:
+            return 0
+        message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes)
+        self.last_received += 1
+        self.messages_received += 1
+        self.owner.on_answered(message[:wc.byte_len])
+        if self.failed:
+            return 0
+        self._post_receive(slot)
+        return self.after_receive()
+
+    # ---- the path of messages
 
     cdef void _add_send(self, aio_chain *chain, uint32_t length, bint signal, uint32_t imm):
         cdef unsigned int flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED

@@ -151,6 +151,14 @@ class SmcrLink:
             return self._end(Code.PROTOCOL_VIOLATION, "the peer asks more than it lets this end answer")
         return events
 
+    def receive_answered(self, data: bytes, now: float) -> list[LinkEvent]:
+        """As :meth:`receive`, of a request that was answered without this machine, because it was late."""
+        waiting = len(self._out)
+        events = self.receive(data, now)
+        while len(self._out) > waiting:
+            self._out.pop()
+        return events
+
     def heard(self, now: float) -> None:
         """Something has come from the peer's program: CDC, in most cases."""
         if self.state is LinkState.ACTIVE:

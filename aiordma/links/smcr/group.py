@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..group import GroupOwner
     from ..member import Member
     from ..pregranted import RingGranter
+    from .absence import Absence
 
 __all__ = ["GroupKeeper", "KernelGroup"]
 
@@ -37,6 +38,8 @@ class GroupKeeper(Protocol):
 
     #: By what the two ends know of a group.
     groups_here: dict[SmcrGroup, KernelGroup]
+    #: What answers on their links while the event loop does not poll.
+    absence: Absence
 
     @property
     def negotiating(self) -> bool:
@@ -107,7 +110,7 @@ class KernelGroup(LinkGroup):
             self.set_up_ended()
             on_active()
 
-        self.link.begin(agreed.link, active)
+        self.link.begin(agreed.link, self._kernels.absence, active)
 
     @property
     def streams_go_on(self) -> bool:

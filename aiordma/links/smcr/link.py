@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from ...datapath._smcr import SmcrQueuePair
+from ...datapath._smcr import ANSWERS, SmcrQueuePair
 from ...errors import Code, LinkError, RemoteProtocolError
 from ...proto.seqack import SeqAckWindow
 from ...proto.smcr_link import LinkActive, LinkEnded
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ...config import Config
-    from ...datapath._qp import QueuePair
     from ...proto.clc import Accept, Confirm
     from ...proto.smcr_link import LinkEvent, SmcrLink
+    from .absence import Absence
 
 __all__ = ["RIGHTS", "KernelLink", "KernelParts"]
 
@@ -54,16 +54,21 @@ class KernelLink(Link):
     _PATH = QpPath(timeout=15, rnr_retry=7, min_rnr_timer=5, traffic_class=0, access=RIGHTS)
     _machine: SmcrLink | None = None
     _on_active: Callable[[], None] | None = None
+    #: What answers while the event loop does not poll; None: not yet.
+    _absence: Absence | None = None
     #: Messages that had come when the timer looked.
     _heard = 0
+    queue_pair: SmcrQueuePair
 
-    def _new_queue_pair(self) -> QueuePair:
+    def _new_queue_pair(self) -> SmcrQueuePair:
+        places = self._places()
+        places["sq_depth"] -= ANSWERS
         return SmcrQueuePair(
             self.engine.poller,
             self.parts.qp.pointer,
             self.parts.qp.number,
             SeqAckWindow(_WINDOW),
-            **self._places(),
+            **places,
             with_imm=True,
         )
 
@@ -73,12 +78,13 @@ class KernelLink(Link):
         self.bring_up(QpAddress(peer.gid, 0, peer.qpn, peer.psn, mtu, 1), proved=proved)
         self.queue_pair.max_reads = 0
 
-    def begin(self, machine: SmcrLink, on_active: Callable[[], None]) -> None:
+    def begin(self, machine: SmcrLink, absence: Absence, on_active: Callable[[], None]) -> None:
         """The two ends have agreed on the link.
 
+        :param absence: what answers while the event loop does not poll.
         :param on_active: called when it works in both directions. If it fails before, ``on_failed`` is.
         """
-        self._machine, self._on_active = machine, on_active
+        self._machine, self._absence, self._on_active = machine, absence, on_active
         self._send_all()
 
     def _send_all(self) -> None:
@@ -98,6 +104,8 @@ class KernelLink(Link):
 
     def _activate_now(self) -> None:
         self.state = LinkState.ACTIVE
+        if self._absence is not None:
+            self._absence.cover(self.queue_pair)
         tell, self._on_active = self._on_active, None
         if tell is not None:
             tell()
@@ -117,6 +125,20 @@ class KernelLink(Link):
         else:
             self._take(self._machine.receive(data, self.engine.waker.now()))
 
+    def on_answered(self, data: bytes) -> None:
+        """A request that was answered while the event loop did not poll."""
+        if self._machine is not None:
+            self._take(self._machine.receive_answered(data, self.engine.waker.now()))
+
+    def on_failed(self, reason: BaseException) -> None:
+        self._leave_absence()
+        super().on_failed(reason)
+
+    def _leave_absence(self) -> None:
+        absence, self._absence = self._absence, None
+        if absence is not None:
+            absence.leave(self.queue_pair)
+
     def on_ack_owed(self) -> None:
         """There is nothing to acknowledge."""
 
@@ -129,12 +151,23 @@ class KernelLink(Link):
     # ---- called by the engine and the group
 
     def look(self, now: float) -> None:
+        if self._is_due(now):
+            # The loop may be late, and the peer's answer here.
+            self.engine.poller.drain()
         if self._machine is None or self.state not in (LinkState.SETTING_UP, LinkState.ACTIVE):
             return
         if self._heard != self.queue_pair.messages_received:
             self._heard = self.queue_pair.messages_received
             self._machine.heard(now)
         self._take(self._machine.on_timer(now))
+
+    def _is_due(self, now: float) -> bool:
+        deadline = None if self._machine is None else self._machine.next_deadline()
+        return deadline is not None and now >= deadline
+
+    def close(self) -> LinkParts:
+        self._leave_absence()
+        return super().close()
 
     def suspect(self) -> None:
         """The machine asks the peer by itself when nothing is heard."""

@@ -18,6 +18,7 @@ from ...addresses import host_of
 from ...errors import Code, NegotiationError
 from ...proto.smcr import Port, SmcrClient, SmcrGroups, SmcrServer
 from ...proto.smcr_link import LinkTimes
+from .absence import Absence
 from .contact import KernelContact
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class KernelPeers:
         #: By address, while something goes on with it.
         self._hosts: WeakValueDictionary[str, _Host] = WeakValueDictionary()
         self.groups_here: dict[SmcrGroup, KernelGroup] = {}
+        self.absence = Absence(engine)
         self._contacts: WeakSet[KernelContact] = WeakSet()
 
     @property
