@@ -1,4 +1,4 @@
-"""Pages that a program pays for when it has messages: as many as it has memory, not again for each message."""
+"""Pages that a program pays for when it has messages: as many as its memory has, not again for each."""
 
 from __future__ import annotations
 
