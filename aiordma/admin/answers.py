@@ -57,7 +57,7 @@ from .tasks import tasks
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from msgspec import Struct
 
@@ -349,12 +349,13 @@ def _totals(waker: Waker) -> Iterator[Struct]:
         leaks={str(kind): count for kind, count in leaks.counts().items()},
         slow_requests=trace.slow_counts()["request"],
         slow_handlers=trace.slow_counts()["handler"],
-        late_timers=sum(each >= _LATE_S for each in late),
-        latest_timer_ms=round(1000 * max(late, default=0.0), 3),
+        late_timers=sum(blocked >= _LATE_S for blocked, _ in late),
+        latest_timer_ms=round(1000 * max((blocked for blocked, _ in late), default=0.0), 3),
+        queued_ms=round(1000 * max((queued for _, queued in late), default=0.0), 3),
     )
 
 
-def _late(waker: Waker) -> Iterable[float]:
+def _late(waker: Waker) -> Collection[tuple[float, float]]:
     found = getattr(waker.locals.get("aiordma.admin.endpoint"), "value", None)
     return () if found is None else found.late
 

@@ -149,8 +149,10 @@ class Endpoint:
         self._timer: Handle | None = None
         self._closed = False
         self._due = waker.now()
-        #: by how many seconds the timer came late, in the last minute
-        self.late: deque[float] = deque(maxlen=_BEATS)
+        self._queued_s = _queued_s()
+        #: by how many seconds the timer came late in the last minute: because the loop was blocked, and for
+        #: want of a processor
+        self.late: deque[tuple[float, float]] = deque(maxlen=_BEATS)
         _endpoints.add(self)
         self._watched = WatchedListener(waker, self._sock, self._accept)
         waker.at_loop_end(self.close, self._loop_closed)
@@ -166,7 +168,11 @@ class Endpoint:
 
     @clock.periodic
     def _beat(self) -> None:
-        self.late.append(max(0.0, self.waker.now() - self._due))
+        queued, before = _queued_s(), self._queued_s
+        late, waited = max(0.0, self.waker.now() - self._due), max(0.0, queued - before)
+        self._queued_s = queued
+        # What the thread waited for a processor is nothing that the program did.
+        self.late.append((max(0.0, late - waited), min(late, waited)))
         engine = self.waker.locals.get("engine")
         done = 0 if engine is None else sum(each.poller.completions for each in engine.devices.engines)
         self._files.page.beat(open_connections(self.waker), done)
@@ -254,6 +260,15 @@ def _session_module() -> object:
     import sys
 
     return sys.modules.get(f"{__package__}.session")
+
+
+def _queued_s() -> float:
+    """For how long this thread has waited for a processor since it began; 0 where that is not counted."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError, MemoryError):
+        return 0.0
 
 
 def _may_ask(sock: socket.socket) -> bool:

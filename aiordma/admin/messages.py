@@ -468,10 +468,12 @@ class Totals(Part, tag="totals"):
     #: calls and handlers that took longer than ``AIORDMA_SLOW_REQUEST_US`` and ``AIORDMA_SLOW_HANDLER_US``
     slow_requests: int = 0
     slow_handlers: int = 0
-    #: the loop's own timer, which comes once a second: how often it was 20 ms late or more in the last
-    #: minute, and by how much at most
+    #: the loop's own timer, which comes once a second: how often the loop kept it for 20 ms or more in the
+    #: last minute, and for how long at most
     late_timers: int = 0
     latest_timer_ms: float = 0.0
+    #: the same, for want of a processor
+    queued_ms: float = 0.0
 
 
 class Setting(Struct):

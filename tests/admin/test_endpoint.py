@@ -249,6 +249,7 @@ def test_late_timers_are_counted() -> None:
             await endpoint_begun()
             own: Any = wake.current().locals["aiordma.admin.endpoint"].value
             own._due -= 0.5
+            own._queued_s = float("inf")  # else a busy machine counts as the cause
             beats = len(own.late)
             await until(lambda: len(own.late) > beats)
             parts = answers.answer(wake.current(), Show(("totals",)), (0, 0))

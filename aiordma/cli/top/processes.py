@@ -12,12 +12,21 @@ if TYPE_CHECKING:
     from .rates import BusyProcess
     from .verdict import Level
 
-__all__ = ["of_process"]
+__all__ = ["of_process", "of_processors"]
 
 #: A loop is blocked now and then if its timer came so late, in milliseconds, and so often in a minute.
 _LATE_MS, _LATE_TIMES = 50.0, 2
 #: What share of the memory is in use where hardly any is left.
 _FULL = 0.95
+
+
+def of_processors(rows: list[BusyProcess]) -> Iterator[tuple[Level, str]]:
+    """Those whose loops are late because other programs have the processors."""
+    late = [row for row in rows if row.queued_ms >= _LATE_MS]
+    if late:
+        worst = max(late, key=lambda row: row.queued_ms)
+        which = f"{worst.queued_ms:.0f} ms at most in the last minute ({worst.program}[{worst.pid}])"
+        yield "slow", f"This host is busy: {len(late)} event loops have waited for a processor, {which}."
 
 
 def of_process(now: BusyProcess, before: BusyProcess | None, seconds: float) -> Iterator[tuple[Level, str]]:
@@ -34,12 +43,10 @@ def of_process(now: BusyProcess, before: BusyProcess | None, seconds: float) -> 
         slowest = f"{now.slowest_poll_us / 1000:.0f} ms at most"
         yield "slow", f"{name} blocks its event loop: {polls} times in the last {seconds:.0f} s, {slowest}."
     elif now.latest_timer_ms >= _LATE_MS and now.late_timers >= _LATE_TIMES:
-        yield (
-            "slow",
-            f"{name} blocks its event loop, or gets no processor: a timer that comes once a second was late "
-            f"{now.late_timers} times in the last minute, by {now.latest_timer_ms:.0f} ms at most "
-            f"(aiordma adm --pid {now.pid} trace start makes its log name what blocks it).",
-        )
+        late = f"{now.late_timers} times in the last minute, by {now.latest_timer_ms:.0f} ms at most"
+        remedy = f"(aiordma adm --pid {now.pid} trace start makes its log name what blocks it)"
+        text = f"a timer that comes once a second was late {late} {remedy}"
+        yield "slow", f"{name} blocks its event loop: {text}."
     if before is not None:
         yield from _since(name, now, before, f"in the last {seconds:.0f} s")
 

@@ -55,10 +55,11 @@ class BusyProcess(Struct):
     slow_requests: int = 0
     slow_handlers: int = 0
     leaks: int = 0
-    #: the loop's own timer, once a second: how often it was 20 ms late or more in the last minute, and by how
-    #: much at most
+    #: the loop's own timer, once a second: how often the loop kept it for 20 ms or more in the last minute,
+    #: for how long at most, and for how long it waited for a processor
     late_timers: int = 0
     latest_timer_ms: float = 0.0
+    queued_ms: float = 0.0
     #: registered memory in use, its limit, and blocks of it that were smaller than wanted, or refused, since
     #: the process began
     memory_bytes: int = 0
@@ -224,6 +225,7 @@ def _of_totals(totals: Totals) -> dict[str, Any]:
         "leaks": sum(totals.leaks.values()),
         "late_timers": totals.late_timers,
         "latest_timer_ms": totals.latest_timer_ms,
+        "queued_ms": totals.queued_ms,
         "memory_bytes": sum(each.used_bytes for each in engines),
         "memory_limit_bytes": sum(each.limit_bytes for each in engines),
         "smaller_blocks": sum(each.downgrades for each in engines),

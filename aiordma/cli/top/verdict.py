@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..tables import clean, moment_text
 from .ends import of_connections
-from .processes import of_process
+from .processes import of_process, of_processors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -77,6 +77,7 @@ def _causes(before: Top | None, now: Top) -> Iterator[tuple[Level, str]]:
     earlier = {(row.pid, row.program): row for row in before.processes} if before is not None else {}
     for process in now.processes:
         yield from of_process(process, earlier.get((process.pid, process.program)), now.seconds)
+    yield from of_processors(now.processes)
     yield from of_connections(now)
     for link in now.links:
         yield from _of_link(link)

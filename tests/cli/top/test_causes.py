@@ -155,9 +155,13 @@ LIMIT = "(AIORDMA_MEMORY_LIMIT_BYTES; aiordma stat --memory shows who holds it).
         ({"used_bytes": 1 << 19}, "Nothing is slow: 1 connections are on RDMA, 0 on TCP."),
         (
             {"late_timers": 7, "latest_timer_ms": 240.0},
-            "app.py[7] blocks its event loop, or gets no processor: a timer that comes once a second was "
-            "late 7 times in the last minute, by 240 ms at most (aiordma adm --pid 7 trace start makes its "
-            "log name what blocks it).",
+            "app.py[7] blocks its event loop: a timer that comes once a second was late 7 times in the last "
+            "minute, by 240 ms at most (aiordma adm --pid 7 trace start makes its log name what blocks it).",
+        ),
+        (
+            {"queued_ms": 240.0},
+            "This host is busy: 1 event loops have waited for a processor, 240 ms at most in the last minute "
+            "(app.py[7]).",
         ),
         (
             {"late_timers": 1, "latest_timer_ms": 240.0},

@@ -67,7 +67,7 @@ def dropped_link(seen: Scene) -> None:
 
 def blocked_loop(seen: Scene) -> None:
     seen.shop.say("block")
-    seen.until(".*or gets no processor")
+    seen.until(".*shop.* blocks its event loop: a timer")
     told(seen, "blocked loop", f"adm --pid {seen.shop.pid} trace start")
     seen.until(".*blocks its event loop: ")
     seen.until(r"shop\.report takes .* at the server")

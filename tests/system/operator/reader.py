@@ -43,7 +43,6 @@ async def main() -> None:
             else:
                 reads.set()
             print(word, flush=True)
-        raise KeyboardInterrupt
 
 
 asyncio.run(main())

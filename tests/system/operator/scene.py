@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -62,8 +63,13 @@ class Program:
         return self._popen.communicate()[1]
 
     def end(self) -> None:
-        self._popen.kill()
-        self._popen.communicate()
+        """As Ctrl-C does: it closes its event loop, and was not killed."""
+        if self._popen.poll() is None:
+            self._popen.send_signal(signal.SIGINT)
+        try:
+            self._popen.communicate(timeout=FULL_PATIENCE)
+        finally:
+            self._popen.kill()
 
 
 class Scene:

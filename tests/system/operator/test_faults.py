@@ -80,7 +80,7 @@ def test_a_handler_blocks_the_event_loop(seen: Scene) -> None:
     shop = seen.shop
     assert shop.say("block") == "blocks"
     asked = seen.until(
-        rf"{shop.named} blocks its event loop, or gets no processor: .* late \d+ times in the last minute, "
+        rf"{shop.named} blocks its event loop: a timer .* late \d+ times in the last minute, "
         r"by \d+ ms at most \(aiordma (adm --pid \d+ trace start) makes its log name what blocks it\)\."
     )
     assert "slow_handler_us: 0 -> 10000" in seen.command(*asked[1].split())
