@@ -35,7 +35,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
         test-quick test-upgrade test-late test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-siw test-stacks \
         test-programs test-valkey test-kills \
         bench-apps demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
-        test-install test-wheels dashboard-picture screens pythons test-distros test-arm
+        test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -324,6 +324,9 @@ dashboard-picture: install ## docs/howto/dashboard.svg, from a run of a minute
 screens: install ## docs/screens/*.svg, docs/first-look.svg: what the README shows (half a minute)
 	$(PY) docs/screens.py
 	$(PY) -m benchmarks.picture
+
+top-pictures: install ## docs/howto/top*.png, from a round with five faults and a browser
+	$(PY) -m tests.system.operator docs/howto
 
 # ---- wheels ------------------------------------------------------------------------------------------------
 

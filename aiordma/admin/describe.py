@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import socket
 import struct
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..addresses import show
@@ -153,7 +154,7 @@ def _on_tcp(row: Connection, sock: socket.socket, reason: FallbackReason | None)
     row.rtt_us, row.retransmits = info.rtt_us, info.retransmits
     row.waiting_bytes = _unread(sock)
     # What the window of the peer's kernel has no room for has waited since it last had some.
-    row.blocked_s = round(min(row.age_s, info.sent_ms / 1000), 3) if info.unsent else 0.0
+    _wait(row, min(row.age_s, info.sent_ms / 1000) if info.unsent else 0.0)
 
 
 def _unread(sock: socket.socket) -> int:
@@ -174,7 +175,7 @@ def _idle(row: Connection, active_at: int, loop_now: Moment) -> float:
 def _on_channel(row: Connection, channel: Any, counts: Any, loop_now: Moment) -> None:
     row.idle_s = _idle(row, channel.active_at, loop_now)
     row.token, row.qp_num = channel.token, channel.qp_num
-    row.blocked_s = _seconds(channel.blocked_ns)
+    _wait(row, channel.blocked_ns / 1e9)
     if channel.is_closed:
         row.state = "closing"
     elif channel.peer_gone:
@@ -185,7 +186,8 @@ def _on_rings(row: Connection, pipe: Any, counts: Any, loop_now: Moment) -> None
     ring = pipe.ring
     row.ring_bytes, row.peer_ring_bytes = counts.ring_bytes, counts.peer_ring_bytes
     row.token, row.peer_token, row.qp_num = ring.token, ring.peer_token, ring.qp_num
-    row.waiting_bytes, row.blocked_s = ring.readable, _seconds(ring.blocked_ns)
+    row.waiting_bytes = ring.readable
+    _wait(row, ring.blocked_ns / 1e9)
     position = ring.position
     if position is None:
         return
@@ -203,8 +205,9 @@ def _on_rings(row: Connection, pipe: Any, counts: Any, loop_now: Moment) -> None
         row.state = "eof received"
 
 
-def _seconds(nanoseconds: int) -> float:
-    return round(nanoseconds / 1e9, 3)
+def _wait(row: Connection, seconds: float) -> None:
+    if seconds:
+        row.blocked_s, row.blocked_at = round(seconds, 3), round(time.time() - seconds, 6)
 
 
 def _cursor(position: tuple[int, int]) -> str:

@@ -184,6 +184,8 @@ class Connection(Struct):
     retransmits: int = 0
     #: for so long a send has waited, and the peer has made no room; 0: none does
     blocked_s: float = 0.0
+    #: since when, in seconds since the epoch: of two ends that wait, the one that began to is the victim
+    blocked_at: float = 0.0
 
 
 class Connections(Part, tag="connections"):

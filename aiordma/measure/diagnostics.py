@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .. import memory
+from .limits import busy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -96,6 +98,8 @@ class Services(Struct):
     uvloop: int = 0
     #: path of a Unix socket on that host
     unix: str = ""
+    #: that its host was busy when it was asked; empty if it was not, or if it is an older one
+    busy: str = ""
 
 
 def greeting(size: int, what: bytes = GREETING) -> bytes:
@@ -234,7 +238,7 @@ class Server:
 
     async def _list(self, stream: ByteStream, client: _Client, size: int) -> None:
         if self._services is not None:
-            text = msgspec.json.encode(self._services)
+            text = msgspec.json.encode(replace(self._services, busy=busy()))
             await stream.send(_LENGTH.pack(len(text)) + text)
 
     async def _lend(self, stream: ByteStream, client: _Client, size: int) -> None:

@@ -11,7 +11,9 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["busy", "limit"]
+__all__ = ["busy", "busy_there", "limit"]
+
+_HERE = "this host is busy"
 
 
 @contextlib.contextmanager
@@ -28,4 +30,9 @@ def busy() -> str:
     load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load <= processors:
         return ""
-    return f"this host is busy (load {load:.0f} on {processors} CPUs): times are worse than it can do"
+    return f"{_HERE} (load {load:.0f} on {processors} CPUs): times are worse than it can do"
+
+
+def busy_there(text: str) -> str:
+    """The same sentence, which a server said of its host, for people elsewhere; empty if it is not one."""
+    return text.replace(_HERE, "the server's host is busy", 1) if text.startswith(_HERE) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import socket
 import time
 from array import array
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
@@ -19,7 +20,7 @@ from ..negotiation.engine import find_engine
 from ..observe import trace
 from ..streams.connector import connect
 from .diagnostics import ECHO, GREETING, begin, borrow_memory, services_of
-from .limits import limit
+from .limits import busy_there, limit
 from .loops import repeat, round_trips
 from .samples import Samples
 
@@ -30,7 +31,18 @@ if TYPE_CHECKING:
 
     _Live = Callable[[str, Sequence[float]], None]
 
-__all__ = ["KINDS", "SCHEMA", "Kind", "Ping", "PingRequest", "Run", "Stages", "Wanted", "measure"]
+__all__ = [
+    "KINDS",
+    "SCHEMA",
+    "Kind",
+    "Ping",
+    "PingRequest",
+    "Run",
+    "Stages",
+    "Wanted",
+    "busy_server",
+    "measure",
+]
 
 SCHEMA = "aiordma-ping/2"
 
@@ -39,6 +51,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """``stream``: on a stream, by the best path there is; ``tcp``: a stream on TCP; ``call``: a call on a message
 channel, with stages; ``write`` and ``read``: one-sided, answered by the device."""
 
+#: Seconds that a question about the server's host may take.
+_ASK_S = 2.0
 #: Traced calls that are kept for the stages.
 _MOST_TRACED = 100_000
 
@@ -94,6 +108,8 @@ class Ping(Struct):
     runs: list[Run]
     #: that this host was busy before it began; empty if it was not
     busy: str = ""
+    #: the same of the server's host, unless it is this one; empty, too, if the server cannot tell
+    server_busy: str = ""
 
 
 class Wanted(Struct, frozen=True):
@@ -148,6 +164,19 @@ class _Connected(NamedTuple):
 
     end: _End
     trips: Callable[[array[float], float, int], Awaitable[None]]
+
+
+async def busy_server(host: str, port: int) -> str:
+    """One sentence if the server's host is busy, and is not this one. What cannot be asked is not."""
+    with (
+        anyio.move_on_after(_ASK_S),
+        contextlib.suppress(OSError, NegotiationError, EndOfStream, BrokenResourceError),
+    ):
+        async with await connect(host, port, mode="tcp") as stream:
+            services = await services_of(stream)
+        if services.host != socket.gethostname():
+            return busy_there(services.busy)
+    return ""
 
 
 async def measure(

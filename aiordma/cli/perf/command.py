@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -232,6 +233,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 
 
 def _show(found: Perf) -> None:
+    from ...measure.limits import busy_there
     from ..tables import Column, bytes_text, clean, micros_text, table
 
     ours = {
@@ -278,8 +280,9 @@ def _show(found: Perf) -> None:
     )
     title = f"the best of {len(first.rounds)} rounds of {found.seconds:g} s{several}, times in microseconds"
     click.echo(f"{found.host}:{found.port}: {title}")
-    if found.busy:
-        click.echo(found.busy)
+    there = "" if found.server.host == socket.gethostname() else busy_there(found.server.busy)
+    for text in filter(None, (found.busy, there)):
+        click.echo(clean(text))
     click.echo("\n".join(table(columns, found.points)))
     reasons = [p.reason for p in found.points if p.subject == "aiordma" and p.path == "tcp"]
     for line in dict.fromkeys(

@@ -120,9 +120,12 @@ def _ping(peer: tuple[str, int], given: dict[str, Any]) -> None:
     kinds += ["write", "read"] if given["rdma"] else []
     kinds += ["call"] if given["channel"] else []
     kinds += ["tcp"] if given["tcp"] else []
-    from ...measure.limits import busy
+    import anyio
 
-    was_busy = busy()
+    from ...measure.limits import busy
+    from ...measure.ping import busy_server
+
+    was_busy = busy(), anyio.run(busy_server, *peer)
     runs: list[Run] = []
     for kind in kinds:
         run, interrupted = _measured(peer, kind, given)
@@ -134,7 +137,7 @@ def _ping(peer: tuple[str, int], given: dict[str, Any]) -> None:
 
         from ...measure.ping import SCHEMA, Ping
 
-        click.echo(msgspec.json.encode(Ping(SCHEMA, *peer, given["size"], runs, was_busy)))
+        click.echo(msgspec.json.encode(Ping(SCHEMA, *peer, given["size"], runs, *was_busy)))
     else:
         _show(peer, given["size"], runs, was_busy)
     sys.exit(_LOST if any(run.error or run.lost for run in runs) else 0)
@@ -172,7 +175,7 @@ def _measured(peer: tuple[str, int], kind: Kind, given: dict[str, Any]) -> tuple
 _NAMES = {"stream": "stream", "tcp": "stream", "call": "call", "write": "WRITE", "read": "READ"}
 
 
-def _show(peer: tuple[str, int], size: int, runs: list[Run], was_busy: str) -> None:
+def _show(peer: tuple[str, int], size: int, runs: list[Run], was_busy: tuple[str, str]) -> None:
     from ..tables import Column, clean, micros_text, table
 
     def time_of(name: str) -> Column:
@@ -189,8 +192,8 @@ def _show(peer: tuple[str, int], size: int, runs: list[Run], was_busy: str) -> N
     ]
     host, port = peer
     click.echo(f"{host}:{port}: round trips of {size} bytes, in microseconds")
-    if was_busy:
-        click.echo(was_busy)
+    for text in filter(None, was_busy):
+        click.echo(clean(text))
     click.echo("\n".join(table(columns, runs)))
     for run in runs:
         if run.stages is not None:

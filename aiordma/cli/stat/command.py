@@ -192,10 +192,11 @@ def _print(report: Report, views: tuple[View, ...], given: dict[str, Any], rates
         order.cut(report)
         click.echo(msgspec.json.encode(report))
         return
+    from ..tables import NONE
     from .views import lines
 
     if not report.processes:
-        click.echo("no process uses aiordma (of those that this user may look at)", err=True)
+        click.echo(NONE, err=True)
         return
     click.echo("\n".join(lines(report, views, details=given["details"], rates=rates, order=order)))
 

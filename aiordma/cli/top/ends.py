@@ -77,7 +77,7 @@ def _alone(row: BusyConnection, seconds: float) -> Iterator[tuple[Level, str]]:
 
 def _together(row: BusyConnection, peer: BusyConnection, seconds: float) -> Iterator[tuple[Level, str]]:
     """Both ends are here: the cause is said at its end, and nothing at the other one."""
-    if _waits(peer) and not (_waits(row) and row.blocked_s >= peer.blocked_s):
+    if _waits(peer) and not (_waits(row) and row.blocked_at <= peer.blocked_at):
         if row.waiting_bytes:
             also = ", and does not read meanwhile, either" if _waits(row) else ""
             yield "slow", f"{_held(row)}; {_waited(peer)} for that{also} {_where(row)}."

@@ -86,6 +86,8 @@ class BusyConnection(Struct):
     blocked: int
     #: for so long a send has waited for room now; 0: none does
     blocked_s: float = 0.0
+    #: since when, in seconds since the epoch
+    blocked_at: float = 0.0
     #: why it is on TCP
     reason: str = ""
 
@@ -287,6 +289,7 @@ class _Loop:
                     row.waiting_bytes,
                     _more(row, before, "times_blocked"),
                     row.blocked_s,
+                    row.blocked_at,
                     row.reason,
                 )
             )

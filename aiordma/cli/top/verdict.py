@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from ..tables import clean, moment_text
+from ..tables import NONE, clean, moment_text
 from .ends import of_connections
 from .processes import of_process, of_processors
 
@@ -56,7 +56,7 @@ def sentences(
     on_rdma = sum(each.on_rdma for each in now.processes)
     on_tcp = sum(each.on_tcp for each in now.processes)
     if not now.processes:
-        return [Sentence("fine", "No process uses aiordma (of those that this user may look at).")]
+        return [Sentence("fine", NONE[0].upper() + NONE[1:] + ".")]
     return [Sentence("fine", f"Nothing is slow: {on_rdma} connections are on RDMA, {on_tcp} on TCP.")]
 
 

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ..tables import bytes_text, clean, seconds_text
+from ..tables import NONE, bytes_text, clean, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,5 +148,5 @@ def render(top: Top, height: int) -> Group:
     for (title, columns, rows), most in zip(shown, shares, strict=True):
         parts += [Text(""), _table(title, columns, rows, most)]
     if not top.processes:
-        parts.append(Text("no process uses aiordma (of those that this user may look at)"))
+        parts.append(Text(NONE))
     return Group(*parts)

@@ -10,6 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import click
 import jsonschema
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from click.testing import CliRunner, Result
 import aiordma
 from aiordma.admin import asking
 from aiordma.admin.messages import Connections, Show
+from aiordma.cli.perf.command import perf
 from aiordma.cli.ping.command import ping
 from aiordma.measure import diagnostics
 from aiordma.measure.ping import Ping
@@ -45,7 +47,11 @@ def server() -> Iterator[str]:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(ping, arguments, env={"AIORDMA_DEVICE": DEVICE}, catch_exceptions=False)
+    return invoke(ping, *arguments)
+
+
+def invoke(command: click.Command, *arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, env={"AIORDMA_DEVICE": DEVICE}, catch_exceptions=False)
 
 
 def report(done: Result) -> dict[str, Any]:
@@ -205,6 +211,48 @@ async def test_the_reason_for_tcp_is_shown() -> None:
     assert re.search(r"^TCP 0x05000000/0x0a1d0001: the peer declined: ", done.stdout, re.MULTILINE)
     assert refused.exit_code == 1
     assert "stream: RDMA is switched off by configuration" in refused.stderr
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("of", ["ping", "perf"])
+@pytest.mark.parametrize(
+    ("host", "says", "shown"),
+    [
+        ("server7", "this host is busy (load 13 on 2 CPUs)", True),
+        ("server7", "", False),
+        ("server7", "\x1b[2Jthis host is busy", False),
+        (socket.gethostname(), "this host is busy (load 13 on 2 CPUs)", False),  # it says so itself
+    ],
+)
+async def test_a_busy_server_is_named(
+    of: str, host: str, says: str, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnostics, "busy", lambda: says)
+    services = diagnostics.Services("1", host, "asyncio")
+    async with await aiordma.listen("127.0.0.1", config=CONFIG) as listener:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, diagnostics.Server(services).answer)
+            address = f"127.0.0.1:{listener.port}"
+            if of == "ping":
+                done = await anyio.to_thread.run_sync(run, address, "-n", "10")
+            else:
+                short = (
+                    "--mode",
+                    "stream",
+                    "-s",
+                    "64",
+                    "--rounds",
+                    "1",
+                    "--seconds",
+                    "0.05",
+                    "--against",
+                    "none",
+                )
+                done = await anyio.to_thread.run_sync(invoke, perf, address, *short)
+            tasks.cancel_scope.cancel()
+    assert done.exit_code == 0, done.stderr
+    assert ("\nthe server's host is busy (load 13 on 2 CPUs)\n" in done.stdout) == shown
+    assert "\x1b" not in done.stdout
 
 
 @pytest.mark.asyncio

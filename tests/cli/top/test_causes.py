@@ -15,8 +15,9 @@ from .test_command import connection, loop, report
 HERE, THERE = "10.0.0.1:1", "10.0.0.2:2"
 
 
-def end(waiting: int, blocked_s: float, *, peer: bool = False) -> Any:
-    row = connection(1, 0, 0, waiting_bytes=waiting, blocked_s=blocked_s, times_blocked=3)
+def end(waiting: int, blocked_s: float, blocked_at: float = 0.0, *, peer: bool = False) -> Any:
+    waits = {"blocked_s": blocked_s, "blocked_at": blocked_at or 100.0 - blocked_s}
+    row = connection(1, 0, 0, waiting_bytes=waiting, times_blocked=3, **waits)
     if peer:
         row.local, row.remote = row.remote, row.local
     return row
@@ -48,6 +49,13 @@ MANY = 1 << 19
             (MANY, 5.0),
             f"app.py[7] does not read: 512K wait for it; peer.py[8] has waited for 5.0s for that, and does "
             f"not read meanwhile, either (connection 1, {HERE} to {THERE}).",
+        ),
+        # It was asked later, and counts more seconds.
+        (
+            (MANY, 5.0, 95.0),
+            (MANY, 5.1, 95.01),
+            f"peer.py[8] does not read: 512K wait for it; app.py[7] has waited for 5.0s for that, and does "
+            f"not read meanwhile, either (connection 1, {THERE} to {HERE}).",
         ),
         (
             (0, 3.0),

@@ -81,11 +81,11 @@ def full_memory(seen: Scene) -> None:
 
 
 _FAULTS = {
-    "killed": killed,
     "slow-reader": slow_reader,
     "dropped-link": dropped_link,
     "blocked-loop": blocked_loop,
     "full-memory": full_memory,
+    "killed": killed,
 }
 
 
@@ -97,7 +97,8 @@ def main(folder: Path | None) -> None:
             if folder is not None:
                 draw(seen, folder / f"top-{name}.png", _SHORT)
             if name == "blocked-loop":
-                print("\n".join(seen.shop.log().splitlines()[-4:]))
+                log = [row for row in seen.shop.log().splitlines() if row.startswith("slow")]
+                print("\n".join(log[-4:]))
     if folder is not None:
         with scene() as seen:
             for act in (killed, slow_reader, blocked_loop):

@@ -58,9 +58,9 @@ class Program:
         self._popen.wait()
 
     def log(self) -> str:
-        """Kill it. :return: what it has said on stderr."""
-        self._popen.kill()
-        return self._popen.communicate()[1]
+        """End it. :return: what it has said on stderr."""
+        self._popen.send_signal(signal.SIGINT)
+        return self._popen.communicate(timeout=FULL_PATIENCE)[1]
 
     def end(self) -> None:
         """As Ctrl-C does: it closes its event loop, and was not killed."""
@@ -77,11 +77,14 @@ class Scene:
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
-        limit = {"AIORDMA_MEMORY_LIMIT_BYTES": str(4 << 20)}
-        self.feed = self._begin("feed", **limit)
+        # A link that delivers nothing is given up after nine seconds of silence, and not before.
+        probes = {"AIORDMA_KEEPALIVE_MS": "4000"}
+        self.feed = self._begin("feed", AIORDMA_MEMORY_LIMIT_BYTES=str(4 << 20), **probes)
         self.shop = self._begin("shop")
         at = self.feed.hear()
-        self.readers = [self._begin("reader", at, AIORDMA_RING_BYTES=str(64 << 10)) for _ in range(2)]
+        self.readers = [
+            self._begin("reader", at, AIORDMA_RING_BYTES=str(64 << 10), **probes) for _ in range(2)
+        ]
         self.buyer = self._begin("buyer", self.shop.hear())
         for each in (*self.readers, self.buyer):
             assert each.hear() == "begun"

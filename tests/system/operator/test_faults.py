@@ -15,7 +15,7 @@ from .scene import Scene, scene
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("operator")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("operator")]
 
 
 @pytest.fixture
