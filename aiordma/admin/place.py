@@ -14,7 +14,6 @@ import errno
 import glob
 import os
 import stat
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -103,11 +102,11 @@ class Place:
 
     def _clear_killed(self) -> None:
         """:raises OSError:"""
-        now, kept = time.time(), 0
-        found = [(os.stat(each + KILLED, dir_fd=self._fd).st_mtime, each) for each in self.killed()]
-        for at, stem in sorted(found, reverse=True):
-            kept += 1
-            if kept > _MOST_KILLED or now - at > _KILLED_S:
+        found = [(os.stat(each + KILLED, dir_fd=self._fd), each) for each in self.killed()]
+        now = max((status.st_ctime for status, _ in found), default=0.0)  # one was renamed now
+        found.sort(key=lambda each: -each[0].st_mtime)
+        for number, (status, stem) in enumerate(found):
+            if number >= _MOST_KILLED or now - status.st_mtime > _KILLED_S:
                 os.unlink(stem + KILLED, dir_fd=self._fd)
 
     def killed(self) -> list[str]:

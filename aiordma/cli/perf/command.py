@@ -232,8 +232,16 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
         yield show
 
 
-def _show(found: Perf) -> None:
+def _show_busy(found: Perf) -> None:
     from ...measure.limits import busy_there
+    from ..tables import clean
+
+    there = "" if found.server.host == socket.gethostname() else busy_there(found.server.busy)
+    for text in filter(None, (found.busy, there)):
+        click.echo(clean(text))
+
+
+def _show(found: Perf) -> None:
     from ..tables import Column, bytes_text, clean, micros_text, table
 
     ours = {
@@ -280,9 +288,7 @@ def _show(found: Perf) -> None:
     )
     title = f"the best of {len(first.rounds)} rounds of {found.seconds:g} s{several}, times in microseconds"
     click.echo(f"{found.host}:{found.port}: {title}")
-    there = "" if found.server.host == socket.gethostname() else busy_there(found.server.busy)
-    for text in filter(None, (found.busy, there)):
-        click.echo(clean(text))
+    _show_busy(found)
     click.echo("\n".join(table(columns, found.points)))
     reasons = [p.reason for p in found.points if p.subject == "aiordma" and p.path == "tcp"]
     for line in dict.fromkeys(

@@ -15,8 +15,8 @@ from ..tables import bytes_text, seconds_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .processes import Level
     from .rates import BusyConnection, Top
-    from .verdict import Level
 
 __all__ = ["of_connections"]
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ...admin.messages import View
 from .rates import VIEWS, Top, compare
-from .verdict import Sentence, sentences
+from .verdict import Happened, Sentence, sentences
 
 if TYPE_CHECKING:
     from ...admin.report import Report
@@ -117,7 +117,11 @@ class History:
             top_before,
             compare(before, report),
             [each for each in report.killed or () if each.last_at >= now - _BROKE_S],
-            [each for each in events if each.last_at >= now - _BROKE_S],
+            [
+                Happened(each.program, each.pid, each.kind, each.text, each.last_at)
+                for each in events
+                if each.last_at >= now - _BROKE_S
+            ],
         )
 
     def _note_processes(self, top: Top, report: Report) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..tables import bytes_text
 
@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .rates import BusyProcess
-    from .verdict import Level
 
-__all__ = ["of_process", "of_processors"]
+__all__ = ["Level", "of_process", "of_processors"]
+
+Level = Literal["bad", "slow", "fine"]
 
 #: A loop is blocked now and then if its timer came so late, in milliseconds, and so often in a minute.
 _LATE_MS, _LATE_TIMES = 50.0, 2

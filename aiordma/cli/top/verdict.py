@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
 from ..tables import NONE, clean, moment_text
 from .ends import of_connections
-from .processes import of_process, of_processors
+from .processes import Level, of_process, of_processors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ...admin.report import Killed
-    from .history import PageEvent
     from .rates import BusyLink, CalledMethod, NewFallback, Top
 
-__all__ = ["Level", "Sentence", "sentences"]
+__all__ = ["Happened", "Sentence", "sentences"]
 
 #: Calls are slow from here on, in microseconds.
 _SLOW_US = 10_000.0
@@ -28,9 +27,18 @@ _MANY = 100
 #: Sentences at most.
 _MOST = 20
 
-Level = Literal["bad", "slow", "fine"]
 #: What happened to links and devices, as sentences.
 _BROKE = {"link lost": "lost its link to", "device down": "cannot use its device"}
+
+
+class Happened(NamedTuple):
+    """An event of a process, and when it was there last, in seconds since the epoch."""
+
+    program: str
+    pid: int
+    kind: str
+    text: str
+    at: float
 
 
 class Sentence(Struct):
@@ -41,7 +49,7 @@ class Sentence(Struct):
 
 
 def sentences(
-    before: Top | None, now: Top, killed: Iterable[Killed] = (), events: Iterable[PageEvent] = ()
+    before: Top | None, now: Top, killed: Iterable[Killed] = (), events: Iterable[Happened] = ()
 ) -> list[Sentence]:
     """The worst first.
 
@@ -66,11 +74,11 @@ def _of_killed(rows: Iterable[Killed]) -> Iterator[tuple[Level, str]]:
         yield "bad", f"{row.program}[{row.pid}] was killed, or crashed, at {moment_text(row.last_at)}: {had}."
 
 
-def _of_events(events: Iterable[PageEvent]) -> Iterator[tuple[Level, str]]:
+def _of_events(events: Iterable[Happened]) -> Iterator[tuple[Level, str]]:
     for row in events:
         if row.kind in _BROKE:
             name = f"{row.program}[{row.pid}]"
-            yield "bad", f"{name} {_BROKE[row.kind]} {row.text} (at {moment_text(row.last_at)})."
+            yield "bad", f"{name} {_BROKE[row.kind]} {row.text} (at {moment_text(row.at)})."
 
 
 def _causes(before: Top | None, now: Top) -> Iterator[tuple[Level, str]]:

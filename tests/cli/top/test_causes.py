@@ -16,7 +16,7 @@ HERE, THERE = "10.0.0.1:1", "10.0.0.2:2"
 
 
 def end(waiting: int, blocked_s: float, blocked_at: float = 0.0, *, peer: bool = False) -> Any:
-    waits = {"blocked_s": blocked_s, "blocked_at": blocked_at or 100.0 - blocked_s}
+    waits: Any = {"blocked_s": blocked_s, "blocked_at": blocked_at or 100.0 - blocked_s}
     row = connection(1, 0, 0, waiting_bytes=waiting, times_blocked=3, **waits)
     if peer:
         row.local, row.remote = row.remote, row.local
