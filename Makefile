@@ -148,7 +148,8 @@ test-dask-rxe: install .venv/.dask-tests .venv/.apt-vm ## a cluster of Dask on t
 	tests/vm/run --v2 --timeout $(RXE_LIMIT) --env AIORDMA_DEVICE=rxe0 -- $(PY) -m pytest -v -p no:cacheprovider \
 	  -c distributed-aiordma/clusters/pytest.ini --timeout 900 distributed-aiordma/clusters/kernel $(ARGS)
 
-# What PyPI and Debian have of it lies in build/programs, with an environment for each suite.
+# What PyPI and Debian have of it lies in build/programs, with an environment for each suite. CPython's own tests are
+# those of an interpreter: ARGS="cpython --python build/pythons/3.14/bin/python3", after `make pythons`, or one of Debian's.
 test-programs: install ## other projects' own tests under `aiordma run`, against themselves without (ARGS: suites)
 	$(PY) -m tests.programs $(ARGS)
 

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 
 from .outcome import Comparison, Known, Outcomes, known_exceptions, read_junit
 from .servers import proxied, server_of, streams_of_proxy
-from .suite import BUILD, Suite, load, prepare
+from .suite import BUILD, PYTHON, Suite, load, prepare
 
 #: How often a test that differs is run again, each way, before it counts as different.
 _REPEATS = 2
@@ -96,7 +97,7 @@ def row_of(suite: Suite, found: Comparison, known: list[Known]) -> dict[str, Any
     without, under = found.counts()
     unknown = found.unknown(known)
     return {
-        "suite": suite.name,
+        "suite": suite.folder.name,
         "source": suite.origin,
         "passed without": without["passed"],
         "passed under": under["passed"],
@@ -152,6 +153,10 @@ def chosen(words: list[str], suites: list[Suite]) -> list[Suite]:
         "--source", action="append", default=[], metavar="SUITE=DIRECTORY",
         help="take this suite's tests from a copy of its source, where they cannot be fetched",
     )  # fmt: skip
+    parser.add_argument(
+        "--python", default=PYTHON, metavar="PROGRAM",
+        help=f"the interpreter of a suite that has Python's own tests, for which aiordma is built [{PYTHON}]",
+    )  # fmt: skip
     arguments = parser.parse_args(words)
     if arguments.list:
         parser.exit(message="".join(f"{suite.name:12} {suite.origin}\n" for suite in suites))
@@ -160,10 +165,14 @@ def chosen(words: list[str], suites: list[Suite]) -> list[Suite]:
         parser.error(f"no such suite: {', '.join(strangers)}; see --list")
     if missing := sorted(name for name, path in given.items() if not os.path.isdir(path)):
         parser.error(f"--source {missing[0]}={given[missing[0]]}: that is no directory")
+    wanted = [suite for suite in suites if not arguments.suites or suite.name in arguments.suites]
+    interpreter = shutil.which(arguments.python)
+    if interpreter is None:
+        parser.error(f"--python {arguments.python}: there is no such program")
+    if interpreter != PYTHON and (others := [suite.name for suite in wanted if suite.deb is None]):
+        parser.error(f"--python is for the tests of Python itself, and not for {', '.join(others)}")
     return [
-        dataclasses.replace(suite, given=given.get(suite.name))
-        for suite in suites
-        if not arguments.suites or suite.name in arguments.suites
+        dataclasses.replace(suite, given=given.get(suite.name), interpreter=interpreter) for suite in wanted
     ]
 
 

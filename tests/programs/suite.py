@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,14 +13,16 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["ROOT", "Suite", "load", "prepare"]
+__all__ = ["PYTHON", "ROOT", "Suite", "load", "prepare"]
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/programs"
 #: What every suite's environment has: pytest, and what aiordma needs.
 _COMMON = ["pytest", "pytest-timeout", "anyio>=4.4", "click>=8.1", "msgspec>=0.19"]
 #: The interpreter that the system's pyverbs is built for.
-_PYTHON = "/usr/bin/python3"
+PYTHON = "/usr/bin/python3"
+#: What an interpreter says of itself: its version, and where its library is.
+_ASK = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('stdlib'))"
 
 
 @dataclass(frozen=True)
@@ -38,16 +42,28 @@ class Suite:
     server: str | None = None
     proxy: bool = False
     given: str | None = None
+    interpreter: str = PYTHON
 
     @property
     def origin(self) -> str:
         """Where its tests come from, with the version where one is pinned."""
-        return self.given or self.sdist or self.source_of or self.deb or ""
+        package = self.deb and self.deb % self.version
+        return self.given or self.sdist or self.source_of or package or ""
+
+    @property
+    def version(self) -> str:
+        """The interpreter's, such as "3.14"."""
+        return _ask(self.interpreter)[0]
+
+    @property
+    def library(self) -> Path:
+        """Where the interpreter's own modules are."""
+        return Path(_ask(self.interpreter)[1])
 
     @property
     def folder(self) -> Path:
         """Where all of it lies."""
-        return BUILD / self.name
+        return BUILD / (self.name if self.interpreter == PYTHON else f"{self.name}-{self.version}")
 
     @property
     def source(self) -> Path:
@@ -63,7 +79,13 @@ class Suite:
     def pin(self) -> str:
         """What distinguishes one set-up from another."""
         rows = [self.given, self.sdist, self.deb, self.source_of, self.drop, self.needs, _COMMON]
+        rows.append(self.interpreter)
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+@functools.cache
+def _ask(interpreter: str) -> list[str]:
+    return _run(interpreter, "-c", _ASK).split()
 
 
 def load() -> list[Suite]:
@@ -93,11 +115,10 @@ def prepare(suite: Suite) -> None:
         elif suite.source_of is not None:
             _unpack_source(suite, suite.source_of)
         else:
-            assert suite.deb is not None
-            _unpack_deb(suite, suite.deb)
+            _unpack_tests(suite)
         for name in suite.drop:
             shutil.rmtree(suite.source / name)
-        _run(_PYTHON, "-m", "venv", "--system-site-packages", str(suite.folder / "venv"))
+        _run(suite.interpreter, "-m", "venv", "--system-site-packages", str(suite.folder / "venv"))
         _run(
             str(suite.python),
             "-m",
@@ -109,7 +130,10 @@ def prepare(suite: Suite) -> None:
             *suite.needs,
         )
         stamp.write_text(suite.pin)
-    _link_aiordma(suite)
+    if suite.interpreter == PYTHON:
+        _link_aiordma(suite)
+    else:
+        _build_aiordma(suite)
 
 
 def _unpack_sdist(suite: Suite, requirement: str) -> None:
@@ -157,14 +181,15 @@ def _unpack_source(suite: Suite, wanted: str) -> None:
     _run("tar", "-xf", str(archive), "-C", str(suite.source), "--strip-components", "1")
 
 
-def _unpack_deb(suite: Suite, package: str) -> None:
-    """The tests beside those parts of the package `test` that come with the interpreter."""
-    _run("apt-get", "-q", "download", package, cwd=suite.folder)
-    (archive,) = suite.folder.glob("*.deb")
-    _run("dpkg-deb", "-x", str(archive), str(suite.folder / "deb"))
-    (tests,) = (suite.folder / "deb/usr/lib").glob("python3*/test")
-    shutil.copytree(Path("/usr/lib") / tests.parent.name / "test", suite.source / "test")
-    shutil.copytree(tests, suite.source / "test", dirs_exist_ok=True)
+def _unpack_tests(suite: Suite) -> None:
+    """The interpreter's package `test`: as it lies there, and what the package of Debian's adds to it."""
+    shutil.copytree(suite.library / "test", suite.source / "test")
+    if not (suite.source / suite.tests[0]).exists():
+        _run("apt-get", "-q", "download", suite.origin, cwd=suite.folder)
+        (archive,) = suite.folder.glob("*.deb")
+        _run("dpkg-deb", "-x", str(archive), str(suite.folder / "deb"))
+        (tests,) = (suite.folder / "deb/usr/lib").glob("python3*/test")
+        shutil.copytree(tests, suite.source / "test", dirs_exist_ok=True)
     (suite.source / "pytest.ini").write_text("[pytest]\n")
 
 
@@ -181,9 +206,19 @@ def _link_aiordma(suite: Suite) -> None:
     (packages / "aiordma.pth").write_text("import _editable_skbc_aiordma\n")
 
 
-def _run(*command: str, cwd: Path | None = None) -> str:
+def _build_aiordma(suite: Suite) -> None:
+    """This tree's aiordma, built for the interpreter, in the suite's environment: what has changed only."""
+    print(f"== {suite.name}: aiordma for Python {suite.version}", flush=True)
+    install = [str(suite.python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    _run(*install, "cmake", "ninja", "-r", str(ROOT / "requirements-build.txt"))
+    kept = f"--config-settings=build-dir={suite.folder / 'build'}"
+    tools = {**os.environ, "PATH": f"{suite.python.parent}:{os.environ['PATH']}"}
+    _run(*install, "--no-build-isolation", "--no-deps", kept, str(ROOT), environ=tools)
+
+
+def _run(*command: str, cwd: Path | None = None, environ: dict[str, str] | None = None) -> str:
     """Returns what it prints."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
     return done.stdout

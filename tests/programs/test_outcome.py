@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
+from .__main__ import chosen
 from .outcome import Comparison, Known, known_exceptions, read_junit
 from .suite import load
 
@@ -43,6 +47,20 @@ def test_brackets_of_parameters_are_no_pattern() -> None:
     assert Known("x", "a::test[b]", "why").covers("x", "a::test[b]")
     assert Known("x", "a::test[*]", "why").covers("x", "a::test[b]")
     assert not Known("x", "a::test[b]", "why").covers("x", "a::testb")
+
+
+def test_python_s_own_tests_are_those_of_the_interpreter() -> None:
+    (suite,) = chosen(["cpython", "--python", sys.executable], load())
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert suite.origin == f"libpython{version}-testsuite"
+    assert suite.folder.name == f"cpython-{version}"
+    assert suite.pin != chosen(["cpython"], load())[0].pin
+
+
+@pytest.mark.parametrize("words", [["uvicorn", "--python", sys.executable], ["--python", "no-such-python"]])
+def test_an_interpreter_that_is_of_no_use_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        chosen(words, load())
 
 
 def test_the_files_of_the_set() -> None:
