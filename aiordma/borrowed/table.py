@@ -166,8 +166,9 @@ TABLE = (
         "readers that take what has arrived from the ring, and writers that wait without a turn of the loop",
         _SWITCH,
         "time: asyncio's own readers and writers serve, with a copy and a turn of the loop more; on uvloop "
-        "`StreamWriter.start_tls()` on RDMA; on 3.11 a handler that fails leaves its connection open; and a "
-        "program that writes more than its rings hold before it reads waits for its peer",
+        "`StreamWriter.start_tls()` on RDMA; a handler that fails leaves its connection open where asyncio's "
+        "does (3.11; a plain function: before 3.14.8); and what arrived before a connection broke is not "
+        "read, as on a socket",
         shapes.streams,
     ),
     Interface(

@@ -66,10 +66,10 @@ _METHODS = [
 
 def with_info(transport: asyncio.Transport, info: Mapping[str, Any]) -> asyncio.Transport:
     """The transport to show to users, which answers `get_extra_info()` for the names of `info`."""
+    keep_freed_memory()  # asyncio's transports allocate 256 KiB for each read
     # With TLS, asyncio's transports have theirs in the TLS protocol.
     extra = getattr(getattr(transport, "_ssl_protocol", transport), "_extra", None) if ENABLED else None
     if isinstance(extra, dict):
-        keep_freed_memory()  # asyncio's transports allocate 256 KiB for each read
         extra.update(info)
         return transport
     return TransportView(transport, info)

@@ -408,6 +408,49 @@ class TcpStreamReaderProtocol(asyncio.StreamReaderProtocol):
         connection_made(self, transport, super().connection_made, self._info)
 
 
+class AheadStreamReaderProtocol(asyncio.StreamReaderProtocol):
+    """`asyncio.StreamReaderProtocol`, by public methods only, that reads ahead while its program writes."""
+
+    _ahead_of: RingTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._ahead_of = transport if isinstance(transport, RingTransport) else None
+        super().connection_made(transport)
+
+    def pause_writing(self) -> None:
+        """See asyncio. Why it reads then: `RingStreamReader.read_ahead()`."""
+        super().pause_writing()
+        self._read_ahead(True)
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        super().resume_writing()
+        self._read_ahead(False)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        super().data_received(data)
+        if (transport := self._own_ring()) is not None:
+            transport.read_ahead_of(len(data))
+
+    def eof_received(self) -> bool:
+        """See asyncio, which would close a transport whose payload is outside TLS. It ends as on TCP."""
+        transport = self._own_ring()
+        keep_open = super().eof_received()
+        return bool(keep_open) or (transport is not None and transport.can_write_eof())
+
+    def _read_ahead(self, on: bool) -> None:
+        transport = self._own_ring()
+        if transport is not None:
+            transport.read_ahead(on)
+
+    def _own_ring(self) -> RingTransport | None:
+        """None: it is not on RDMA, or start_tls() has put TLS in between."""
+        transport = self._ahead_of
+        return transport if transport is not None and transport.get_protocol() is self else None
+
+
 def ring_streams(
     pipe: Pipe, limit: int, extra: Mapping[str, Any] | None = None, sock: socket.socket | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -425,7 +468,7 @@ def _ring_reader(
         pulling = RingStreamReader(limit, loop)
         return pulling, RingStreamReaderProtocol(pulling, callback, loop)
     reader = asyncio.StreamReader(limit=limit, loop=loop)
-    return reader, asyncio.StreamReaderProtocol(reader, callback, loop=loop)
+    return reader, AheadStreamReaderProtocol(reader, callback, loop=loop)
 
 
 def server_on_ring(

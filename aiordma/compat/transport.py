@@ -67,6 +67,8 @@ _DISCARD_S = 0.2
 _DISCARD_BYTES = 256 * 1024
 #: whether asyncio's writelines() takes None for a list of nothing
 _NONE_IS_EMPTY = sys.version_info >= (3, 12)
+#: most bytes that a protocol is given although it has paused reading, see `read_ahead()`
+_READ_AHEAD_BYTES = 4 * 1024 * 1024
 #: polls for room in one drain() before it parks
 _FLUSH_BUDGET = 64
 
@@ -82,6 +84,7 @@ class RingTransport(FlowControl):
     __slots__ = (
         "__dict__",
         "__weakref__",
+        "_ahead",
         "_claim",
         "_closing",
         "_conn_lost",
@@ -101,6 +104,7 @@ class RingTransport(FlowControl):
         "_queue",
         "_queued",
         "_reader",
+        "_reads_ahead",
         "_receive",
         "_server",
         "_sock",
@@ -160,6 +164,8 @@ class RingTransport(FlowControl):
         #: The peer takes nothing more, and what it sent before is not delivered yet.
         self._discards_until: float | None = None
         self._discarded = 0
+        self._reads_ahead = False
+        self._ahead = 0  # bytes that were delivered although reading is paused
         self._closing = False
         self._conn_lost = False  # connection_lost() is scheduled or over
         self._lost_writes = 0
@@ -270,8 +276,25 @@ class RingTransport(FlowControl):
         if self._closing or not self._paused:
             return
         self._paused = False
+        self._ahead = 0
         self._attach_reader()
         self._look_again()
+
+    def read_ahead(self, on: bool) -> None:
+        """Deliver a few MiB although reading is paused: the program writes, and its reader keeps them.
+
+        See `RingStreamReader.read_ahead()`. This is for asyncio's own reader.
+        """
+        self._reads_ahead = on
+        self._look_again()
+
+    def read_ahead_of(self, n: int) -> None:
+        """The reader has taken `n` bytes."""
+        if self._paused:
+            self._ahead += n
+
+    def _may_read_ahead(self) -> bool:
+        return self._reads_ahead and self._ahead < _READ_AHEAD_BYTES
 
     def _attach_reader(self) -> None:
         if self._reader is not None:
@@ -309,7 +332,7 @@ class RingTransport(FlowControl):
         self._pumping = True
         try:
             for turn in range(_RECEIVE_BUDGET):
-                if self._paused or self._closing or self._eof_received:
+                if (self._paused and not self._may_read_ahead()) or self._closing or self._eof_received:
                     return
                 if turn and self._pipe.at_eof:
                     break  # the end has a callback of its own, after what the protocol has scheduled

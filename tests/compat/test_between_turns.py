@@ -13,6 +13,7 @@ import aiordma
 from aiordma.config import Config
 from aiordma.links import engine
 from tests.health import until
+from tests.private import needs
 from tests.world import DEVICE
 
 from .recorder import Recorder
@@ -135,6 +136,7 @@ async def test_the_loop_sleeps_when_nothing_comes() -> None:
         await close(server, transport, protocol)
 
 
+@needs("_wait_for_data")
 async def test_streams_poll_by_themselves() -> None:
     """Their tasks do it before they park, and the loop does not do it again."""
 

@@ -12,6 +12,7 @@ import pytest
 
 from aiordma.compat import claims, own_methods
 from aiordma.testing.memory import memory_pipe_pair
+from tests.private import needs
 
 from .recorder import Recorder, connect_pipe
 
@@ -40,6 +41,7 @@ async def watched(anyio_backend: Any) -> AsyncIterator[tuple[Any, Any, socket.so
         own_methods.restore([type(loop)])
 
 
+@needs("_transports")
 async def test_the_descriptor_is_refused_until_the_transport_closes(watched: Any) -> None:
     transport, _, sock, loop = watched
     gc.collect()

@@ -16,6 +16,7 @@ import aiordma
 from aiordma.config import Config
 from aiordma.negotiation import peer_cache
 from aiordma.proto import clc
+from tests.private import skip_without
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
@@ -200,6 +201,8 @@ async def test_methods_of_a_transport_can_be_replaced(api: Any, anyio_backend: A
 async def test_the_descriptor_of_a_transport_is_refused(api: Any, anyio_backend: Any) -> None:
     if anyio_backend[1]["use_uvloop"] and api.path is not None:
         pytest.skip("uvloop knows its own transports only: aiordma.install() helps, see tests/launch")
+    if api.path == "rdma":
+        skip_without("_transports")
     loop = asyncio.get_running_loop()
     server = await api.create_server(Echo, LOCAL, 0)
     transport, protocol = await api.create_connection(Recorder, LOCAL, port_of(server))
@@ -409,7 +412,9 @@ async def test_start_tls(api: Any, mode: str) -> None:
     server.close()
 
 
-async def test_start_tls_of_stream_writers(api: Any) -> None:
+async def test_start_tls_of_stream_writers(api: Any, anyio_backend: Any) -> None:
+    if anyio_backend[1]["use_uvloop"] and api.path is not None:
+        skip_without("_replace_transport")
     client_context, server_context = tls_contexts()
     module: Any = asyncio if api.path is None else api
 

@@ -93,7 +93,7 @@ async def test_plain_function_that_fails_closes_its_connection(
 
 
 async def test_a_writer_goes_by_asyncio_s_name(served: Callable[..., Any]) -> None:
-    _, writer = await served(lambda *_: None)
+    _, writer = await served(lambda _, theirs: theirs.close())
     assert repr(writer).startswith("<StreamWriter transport=<RingTransport")
 
 

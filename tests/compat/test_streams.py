@@ -11,6 +11,7 @@ import pytest
 from aiordma.compat.streams import RingStreamReader, ring_streams
 from aiordma.compat.transport import RingTransport
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
+from tests.private import needs
 
 from .recorder import connect_pipe, settle
 
@@ -109,6 +110,7 @@ async def test_reads_wait_for_data(spin: bool) -> None:
     await close(writer)
 
 
+@needs("_wait_for_data")
 async def test_data_that_comes_while_a_reader_parks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parking polls once more, and announces what that finds before the task waits."""
     reader, writer, far = await against_pipe(delivery="immediate")
@@ -191,6 +193,7 @@ async def test_a_claimed_length_costs_no_memory() -> None:
     await close(writer)
 
 
+@needs("_buffer")
 async def test_the_buffer_is_what_others_expect() -> None:
     """Some libraries inspect the buffer, and some consume from it."""
     reader, writer, far = await against_pipe(64, limit=8)
@@ -310,6 +313,14 @@ async def test_data_that_comes_with_the_cancellation_stays() -> None:
     await close(writer)
 
 
+@pytest.fixture(params=[True, False], ids=["pulling", "asyncio's"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that pull from the ring, or asyncio's own, as where private interfaces are switched off."""
+    if not request.param:
+        monkeypatch.setattr("aiordma.compat.streams._AS_EXPECTED", False)
+
+
+@pytest.mark.usefixtures("either")
 async def test_writing_much_before_reading_does_not_deadlock(spin: bool) -> None:
     """On TCP the buffers of the kernel make this work, up to a few MiB."""
     (reader, writer), (peer_reader, peer) = await stream_pair(4096, spin=spin)
@@ -331,6 +342,7 @@ async def test_writing_much_before_reading_does_not_deadlock(spin: bool) -> None
     await close(writer, peer)
 
 
+@needs("_wait_for_data")
 async def test_reading_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiordma.compat.streams._READ_AHEAD_BYTES", 1000)
     reader, writer, far = await against_pipe(64)
@@ -352,6 +364,30 @@ async def test_reading_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     await close(writer)
 
 
+async def test_reading_ahead_of_asyncio_s_reader_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiordma.compat.streams._AS_EXPECTED", False)
+    monkeypatch.setattr("aiordma.compat.transport._READ_AHEAD_BYTES", 1000)
+    reader, writer, far = await against_pipe(64, limit=20)
+    writer.transport.set_write_buffer_limits(high=10)
+    sent = 0
+    for _ in range(10):
+        await settle(2)
+        sent += far.try_send(b"x" * 64)
+    assert sent < 300  # twice the limit, a piece more, and the ring
+    writer.write(b"y" * 200)
+    for _ in range(100):
+        await settle(2)
+        sent += far.try_send(b"x" * 64)
+    assert 1000 < sent < 1300
+    far_got = 0
+    while far_got < 200:
+        far_got += len(far.try_receive(100) or b"")
+        await settle(2)
+    assert await reader.readexactly(sent) == b"x" * sent
+    await close(writer)
+
+
+@needs("_drain_helper")
 async def test_drain_costs_no_iteration_unless_paused() -> None:
     reader, writer, far = await against_pipe(64)
     turns = 0
@@ -439,6 +475,7 @@ async def test_broken_link_raises_in_waiting_and_later_reads_and_in_drain() -> N
         await writer.wait_closed()
 
 
+@needs("_wait_for_data")
 async def test_data_before_the_break_is_read_first(spin: bool) -> None:
     reader, writer, far = await against_pipe(spin=spin)
     far.try_send(b"last words")

@@ -13,6 +13,7 @@ from aiordma.compat.connection import create_connection, create_server, open_con
 from aiordma.compat.tls import TlsTransport
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
+from tests.private import needs, skip_without
 from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
@@ -161,8 +162,13 @@ async def test_protocols(policy: Any, buffered: bool) -> None:
     await server.wait_closed()
 
 
-async def test_a_reply_after_the_clients_end_arrives_where_the_payload_is_outside_tls() -> None:
+@pytest.mark.parametrize("pulls", [True, False], ids=["pulling", "asyncio's"])
+async def test_a_reply_after_the_clients_end_arrives_where_the_payload_is_outside_tls(
+    pulls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """asyncio's streams close a connection inside TLS as soon as its peer ends; this one can write an end."""
+    if not pulls:
+        monkeypatch.setattr("aiordma.compat.streams._AS_EXPECTED", False)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         data = await reader.read()
@@ -310,6 +316,8 @@ async def test_plain_asyncio_clients_and_servers_are_served() -> None:
 
 async def test_start_tls_runs_tls_over_the_ring() -> None:
     """TLS inside, RDMA outside."""
+    if not isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+        skip_without("_replace_transport")
     client_context, server_context = tls_contexts()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -338,6 +346,7 @@ async def test_start_tls_runs_tls_over_the_ring() -> None:
         await writer.wait_closed()
 
 
+@needs("_replace_transport")
 async def test_a_reader_that_paused_before_its_transport_was_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

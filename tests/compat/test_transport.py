@@ -12,6 +12,7 @@ import pytest
 
 from aiordma.streams.info import StreamInfo
 from aiordma.testing.memory import memory_pipe_pair
+from tests.private import needs
 
 from .recorder import BufferedRecorder, Recorder, collect, connect_pipe, drain_far, one_transport, settle
 
@@ -456,6 +457,7 @@ async def test_extra_info_and_repr() -> None:
     assert transport.get_extra_info("peername") == ("192.0.2.1", 7)
 
 
+@needs("_sendfile_compatible")
 async def test_loop_sendfile(tmp_path: Any, anyio_backend: Any) -> None:
     if anyio_backend[1]["use_uvloop"]:
         pytest.skip("uvloop's sendfile() takes only its own transports")
@@ -476,6 +478,7 @@ async def test_loop_sendfile(tmp_path: Any, anyio_backend: Any) -> None:
     await protocol.lost
 
 
+@needs("_sendfile_compatible")
 @pytest.mark.parametrize(("offset", "count"), [(0, None), (0, 700), (900, None), (900, 50), (3000, None)])
 async def test_sendfile_is_from_the_offset_as_on_a_socket(
     tmp_path: Any, anyio_backend: Any, offset: int, count: int | None
