@@ -1,6 +1,6 @@
 """Servers and clients that know nothing of aiordma, for `aiordma run` and without it.
 
-    python -m benchmarks.apps.programs serve aiohttp|uvicorn|websockets|grpclib
+    python -m benchmarks.apps.programs serve aiohttp|uvicorn|websockets|grpclib|sanic|asyncua|connects
     python -m benchmarks.apps.programs drive KIND PORT --connections 16 --size 64 --seconds 1
 
 A server prints its port when it accepts connections. A client prints one line of JSON: requests, seconds, CPU
@@ -15,11 +15,14 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from ..processes import read_process
+from .programs_bulk import drive_asyncua, serve_asyncua, serve_sanic
+from .programs_connects import drive_connects, serve_connects
 from .programs_http import drive_http, serve_aiohttp, serve_uvicorn
 from .programs_messages import drive_grpclib, drive_websockets, serve_grpclib, serve_websockets
 
@@ -31,6 +34,10 @@ SERVERS: dict[str, Callable[[Callable[[int], None]], Awaitable[None]]] = {
     "uvicorn": serve_uvicorn,
     "websockets": serve_websockets,
     "grpclib": serve_grpclib,
+    "sanic": serve_sanic,
+    "sanic-post": serve_sanic,
+    "asyncua": serve_asyncua,
+    "connects": serve_connects,
 }
 #: Each makes connections and returns functions that do one request, the path, and how to close them.
 DRIVERS: dict[str, Callable[[int, int, int], Awaitable[tuple[list[Any], str, Callable[[], None]]]]] = {
@@ -38,6 +45,10 @@ DRIVERS: dict[str, Callable[[int, int, int], Awaitable[tuple[list[Any], str, Cal
     "uvicorn": drive_http,
     "websockets": drive_websockets,
     "grpclib": drive_grpclib,
+    "sanic": drive_http,
+    "sanic-post": partial(drive_http, body=True),
+    "asyncua": drive_asyncua,
+    "connects": drive_connects,
 }
 
 

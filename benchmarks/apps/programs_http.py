@@ -57,10 +57,13 @@ async def serve_uvicorn(ready: Callable[[int], None]) -> None:
 
 
 class Get(asyncio.Protocol):
-    """One keep-alive connection, one request at a time."""
+    """One keep-alive connection, one request at a time; with `body`, a POST of as much."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, body: bool = False) -> None:
         self.request = b"GET /%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % size
+        if body:
+            head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size
+            self.request = head + b"x" * size
         self.size = size
         self.left = 0
         self.head = b""
@@ -99,10 +102,13 @@ class Get(asyncio.Protocol):
             self.done.set_exception(exc)
 
 
-async def drive_http(port: int, connections: int, size: int) -> tuple[list[Any], str, Callable[[], None]]:
+async def drive_http(
+    port: int, connections: int, size: int, body: bool = False
+) -> tuple[list[Any], str, Callable[[], None]]:
     loop = asyncio.get_running_loop()
     made = [
-        (await loop.create_connection(lambda: Get(size), "127.0.0.1", port))[1] for _ in range(connections)
+        (await loop.create_connection(lambda: Get(size, body), "127.0.0.1", port))[1]
+        for _ in range(connections)
     ]
     path = str(made[0].transport.get_extra_info("aiordma.path", "tcp"))
     requests = [connection.get for connection in made]

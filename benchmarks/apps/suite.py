@@ -109,6 +109,10 @@ PROGRAM_ROWS = [
     ("uvicorn, GET of 1 MiB, 1 connection", 2.0, "uvicorn", 1, MEGABYTE),
     ("websockets, echo of 64 B, one at a time", 1.4, "websockets", 1, 64),
     ("grpclib, unary call of 64 B, one at a time", 1.4, "grpclib", 1, 64),
+    ("sanic, GET of 1 MiB, 16 connections", 1.0, "sanic", 16, MEGABYTE),
+    ("sanic, POST of 1 MiB and the same back, 16 connections", 1.0, "sanic-post", 16, MEGABYTE),
+    ("asyncua, read of a variable of 1 MiB, 16 connections", 1.0, "asyncua", 16, MEGABYTE),
+    ("opening 500 connections, an echo of 64 B on each", 1.0, "connects", 500, 64),
 ]
 #: Both processes on the same CPU: no time is idle that polling could use.
 ONE_CPU_ROWS = [
