@@ -53,7 +53,10 @@ class Methods:
             loop: Any, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
         ) -> Any:
             check_server(host, port, options)
-            if self._policy.forbids_server(port, options) is not None:
+            reason = self._policy.protocol_rules_it_out(protocol_factory)
+            if reason is not None:
+                protocol_factory = self._counted(protocol_factory, reason)
+            if reason is not None or self._policy.forbids_server(port, options) is not None:
                 return await unpatched(loop).create_server(protocol_factory, host, port, **options)
             functions = await self._load(loop)
             ours = {**self._ours(), "permits": self._policy.permits}
@@ -131,7 +134,8 @@ class Methods:
 
     async def _connect(self, loop: Any, factory: Any, host: Any, port: Any, options: dict[str, Any]) -> Any:
         check_client(host, port, options)  # before names are looked up, as asyncio does
-        judged = await self._judge(loop, host, port, options)
+        reason = self._policy.protocol_rules_it_out(factory)
+        judged = reason if reason is not None else await self._judge(loop, host, port, options)
         if isinstance(judged, str):
             return await self._plain(loop, factory, host, port, options, judged)
         functions = await self._load_for(loop, options)
@@ -160,11 +164,23 @@ class Methods:
 
     async def _accepted(self, loop: Any, factory: Any, sock: socket.socket, options: dict[str, Any]) -> Any:
         forbidden = self._policy.forbids_server(None, {**options, "sock": sock})
+        reason = self._policy.protocol_rules_it_out(factory)
+        if reason is not None:
+            forbidden, factory = reason, self._counted(factory, reason)
         if forbidden is not None or not self._policy.permits(sock):
             return await unpatched(loop).connect_accepted_socket(factory, sock, **options)
         functions = await self._load(loop)
         ours = {**self._ours(), "config": config_of_accepted()}
         return await functions.connect_accepted_socket(factory, sock, **ours, **options)
+
+    def _counted(self, factory: Any, reason: str) -> Any:
+        """The factory of a server that stays plain, for the report."""
+
+        def counted() -> Any:
+            self._report.count("client", "of a plain server", "tcp", reason)
+            return factory()
+
+        return counted
 
     # ---- both
 

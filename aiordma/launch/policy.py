@@ -8,6 +8,7 @@ out, and for servers of this host whether they announce themselves, which needs 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Policy"]
 
 _TCP = (socket.AF_INET, socket.AF_INET6)
+#: Libraries whose protocols send to the descriptor of a connection, not by its transport. The peer would not
+#: read that by RDMA.
+_SEND_PAST_TRANSPORTS = ("picows",)
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 #: Names whose kind is remembered at most.
 _MAX_NAMES = 1024
@@ -52,6 +56,13 @@ class Policy:
     def tls_rules_it_out(self, options: dict[str, Any]) -> str | None:
         """Why TLS keeps it plain."""
         return "TLS" if options.get("ssl") and not self.outside_tls else None
+
+    def protocol_rules_it_out(self, factory: Any) -> str | None:
+        """Why connections of the protocols that `factory` makes stay plain."""
+        while isinstance(factory, functools.partial):
+            factory = factory.func
+        library = str(getattr(factory, "__module__", "")).partition(".")[0]
+        return f"{library} uses the socket itself" if library in _SEND_PAST_TRANSPORTS else None
 
     def switched_off(self) -> str | None:
         """Why nothing is negotiated in this process."""
