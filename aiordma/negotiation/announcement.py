@@ -44,38 +44,36 @@ class _Names(NamedTuple):
     #: Processes that can have the name of one port at a time.
     slots: int
 
-    def of(self, port: int) -> Iterator[str]:
-        return (f"\0{self.prefix}.{port}.{slot}" for slot in range(self.slots))
-
 
 #: Of listeners: any one of those with this port (`reuse_port`, workers) suffices.
-_LISTENER = _Names("aiordma-listener", 16)
+_LISTENER = _Names("\0aiordma-listener.", 16)
 #: Of clients on their way. Beyond that, the names of others have to do.
-_CLIENT = _Names("aiordma-client", 64)
+_CLIENT = _Names("\0aiordma-client.", 64)
 
 
-def _new_socket() -> socket.socket:
-    return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+_KIND = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
 
 
 def _bind(names: _Names, port: int) -> socket.socket | None:
     """None: no descriptor, or no name, is left."""
     try:
-        sock = _new_socket()
+        sock = socket.socket(socket.AF_UNIX, _KIND)
     except OSError:
         return None
-    for name in names.of(port):
-        with contextlib.suppress(OSError):
-            sock.bind(name)
-            return sock
+    for slot in range(names.slots):
+        try:
+            sock.bind(f"{names.prefix}{port}.{slot}")
+        except OSError:
+            continue
+        return sock
     sock.close()
     return None
 
 
 def _is_bound(names: _Names, port: int) -> bool:
     """:raises OSError: that cannot be found out: no descriptor is left."""
-    with _new_socket() as sock:
-        return any(sock.connect_ex(name) == 0 for name in names.of(port))
+    with socket.socket(socket.AF_UNIX, _KIND) as sock:
+        return any(sock.connect_ex(f"{names.prefix}{port}.{slot}") == 0 for slot in range(names.slots))
 
 
 def is_address_of_this_host(address: str) -> bool:

@@ -21,7 +21,7 @@ from .clc_io import ClcIO
 from .client import ClientNegotiation, PlainPeerFound
 from .engine import find_engine
 from .kernel_peer import connect_kernel
-from .peer_cache import Peer
+from .peer_cache import Peer, only_seems_near
 from .result import NegotiationResult
 from .tcp_connect import connect_tcp, resolve
 
@@ -74,10 +74,9 @@ async def connect_and_negotiate(
         if sock is not None:
             sock.close()
         raise
-    peer = Peer(host, port, options.config, candidates, tls=options.tls is not None)
-    attempt = _Attempt(wake.current(), peer, candidates, options, kind, sock)
+    attempt = _Attempt(wake.current(), candidates, options, kind, sock)
     try:
-        result = await attempt.run()
+        result = await attempt.run(host, port)
         connections.enter(attempt.waker, result, kind, "client")
         return result
     finally:
@@ -90,14 +89,12 @@ class _Attempt:
     def __init__(
         self,
         waker: Waker,
-        peer: Peer,
         candidates: list[Candidate],
         options: ConnectOptions,
         kind: int,
         spare: socket.socket | None,
     ) -> None:
-        self.waker, self._peer, self._candidates = waker, peer, candidates
-        self._options, self._kind = options, kind
+        self.waker, self._candidates, self._options, self._kind = waker, candidates, options, kind
         #: A TCP connection that is open and unused.
         self._spare = spare
 
@@ -106,8 +103,8 @@ class _Attempt:
         if self._spare is not None:
             self._spare.close()
 
-    async def run(self) -> NegotiationResult:
-        """Choose the path."""
+    async def run(self, host: str, port: int) -> NegotiationResult:
+        """Choose the path to this server."""
         mode = self._options.mode
         if (code := self._options.rdma_ruled_out) is not None:
             if mode == "rdma":
@@ -130,8 +127,10 @@ class _Attempt:
             if mode == "rdma":
                 carrier = await self._connect()
                 return await ClientNegotiation(carrier, self._options, self._kind, engine).run()
-            async with self._peer.known():
-                return await self._negotiate_or_fall_back(engine)
+            options = self._options
+            peer = Peer(host, port, options.config, self._candidates, tls=options.tls is not None)
+            async with peer.known():
+                return await self._negotiate_or_fall_back(engine, peer)
         finally:
             leave(ports)
 
@@ -163,7 +162,7 @@ class _Attempt:
         began = now()
         sock = await self._connect_tcp()
         took, patience = now() - began, self._options.config.server_first_wait_ms / 2000 or _STALLED_S
-        if took > patience or (took > _NEAR_STALLED_S and self._seems_near):
+        if took > patience or (took > _NEAR_STALLED_S and only_seems_near(self._candidates)):
             # This process did not run: the server may have taken the silent client for a plain one.
             # The bytes in a ring would be lost then. A negotiation may fail without harm.
             self._spare = sock
@@ -178,11 +177,6 @@ class _Attempt:
             return NegotiationResult(pipe, sock, None, local, remote)
         self._spare = sock  # as it was: the negotiation takes place on it
         return None
-
-    @property
-    def _seems_near(self) -> bool:
-        """Whether the address is this host's, and no listener of aiordma has announced itself there."""
-        return self._peer.is_of_this_host and not self._peer.is_announced
 
     async def _give_way(self) -> None:
         """The checkpoint of a connect that waits for no answer."""
@@ -220,8 +214,7 @@ class _Attempt:
 
     # ---- with the peer's answer
 
-    async def _negotiate_or_fall_back(self, engine: Engine) -> NegotiationResult:
-        peer = self._peer
+    async def _negotiate_or_fall_back(self, engine: Engine, peer: Peer) -> NegotiationResult:
         reason = peer.plain_reason()
         if reason is not None:
             return _plain(await self._connect(), reason)

@@ -138,7 +138,8 @@ class ConnectOptions(PathOptions):
         """
         if unknown:
             refuse_keywords(unknown, ConnectKeywords.__annotations__)
-        config, mode = settings_of(config, mode)
+        config = config_of(config)
+        mode = config.mode if mode is None else mode  # a call less than settings_of(), for each connection
         if not ssl:
             # One connection is like the one before: checked options need not be made and checked again.
             global _last

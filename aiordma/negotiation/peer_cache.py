@@ -38,6 +38,7 @@ __all__ = [
     "is_known",
     "negotiates",
     "observe",
+    "only_seems_near",
     "plain_reason",
     "remember_clc",
     "remember_plain",
@@ -194,6 +195,15 @@ async def ask_alone(peer: object) -> AsyncIterator[None]:
             waiter.set()
 
 
+def only_seems_near(candidates: list[Candidate]) -> bool:
+    """Whether a server has an address of this host, and no listener of aiordma has announced itself there."""
+    return _is_of_this_host(candidates) and not is_announced(candidates[0][1][1])
+
+
+def _is_of_this_host(candidates: list[Candidate]) -> bool:
+    return any(is_address_of_this_host(address[0]) for _, address in candidates)
+
+
 class Peer:
     """A server that a client is about to connect to.
 
@@ -206,13 +216,9 @@ class Peer:
         self._key, self._config, self._candidates = (host, port, tls), config, candidates
 
     @property
-    def is_of_this_host(self) -> bool:
-        return any(is_address_of_this_host(address[0]) for _, address in self._candidates)
-
-    @property
     def is_announced(self) -> bool:
         """Whether a listener on this host says that it negotiates."""
-        return self.is_of_this_host and is_announced(self._candidates[0][1][1])
+        return _is_of_this_host(self._candidates) and is_announced(self._candidates[0][1][1])
 
     def known(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Around a connection attempt: see :func:`ask_alone`."""
