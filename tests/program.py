@@ -71,7 +71,7 @@ def dump(*_: object) -> None:
             task.print_stack()
     from aiordma.links import engine as engines
 
-    for engine in list(engines._engines.values()):
+    for engine in list(engines.ENGINES.values()):
         print(json.dumps(engine.statistics(), default=str), file=sys.stderr)
         for group in engine.all_groups:
             for member in group.members:

@@ -77,7 +77,7 @@ async def test_a_part_that_cannot_be_closed(
         assert closed[-1] == "backend"
         assert "was not released completely" in caplog.text
         assert f"close of {part}" in caplog.text
-        assert id(engine.waker) not in engines._engines
+        assert id(engine.waker) not in engines.ENGINES
         assert not engine.all_groups
         monkeypatch.undo()
         # What failed on purpose is closed here, so that the device can go.

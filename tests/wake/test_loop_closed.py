@@ -103,7 +103,7 @@ def count() -> tuple[int, int, int]:
     wait_for_threads()  # one that has opened a device may not be gone yet, and keeps its loop
     gc.collect()
     wait_for_threads()  # they remove files
-    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(engines._engines)
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(engines.ENGINES)
 
 
 def check(counts: list[tuple[int, int, int]]) -> None:

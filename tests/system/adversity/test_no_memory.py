@@ -25,7 +25,7 @@ from aiordma.admin import session as sessions
 from aiordma.admin.messages import Refused
 from aiordma.datagrams import endpoint as endpoints
 from aiordma.errors import Code, FallbackReason, VerbsError
-from aiordma.links import cm_connect
+from aiordma.links import cm_connect, device_engine
 from aiordma.links import engine as engines
 from aiordma.links.failover.framed_pipe import FramedPipe
 from aiordma.links.failover.tcp_carrier import TcpCarrier
@@ -407,7 +407,7 @@ async def test_events_of_the_device(
     async with one, other:
         engine = await engines.current()
         true, tried, waits = engine._async_events, list[float](), list[object]()
-        monkeypatch.setattr(engines, "PAUSE_S", 0.05)
+        monkeypatch.setattr(device_engine, "PAUSE_S", 0.05)
         engine.waker.unwatch_fd(true.fd)
         fake: Any = SimpleNamespace(fd=pair[0].fileno(), failure=error)
 

@@ -106,4 +106,4 @@ def test_loops_in_threads(turn: int) -> None:
     for server in servers:
         server.stop()
     assert not failures, failures
-    assert not engines._engines
+    assert not engines.ENGINES

@@ -266,7 +266,7 @@ def test_loops_one_after_another() -> None:
             run_on(loop, hello)
         if turn % 10 == 9:
             gc.collect()
-            counts.append((descriptors(), mappings(), len(engines._engines)))
+            counts.append((descriptors(), mappings(), len(engines.ENGINES)))
     (first, maps, engines_left), (last, later_maps, still) = counts[0], counts[-1]
     assert first == last
     assert later_maps - maps < 20
