@@ -316,7 +316,7 @@ void soft_mw_unbind(struct soft_mw *mw);
 /* ibv_poll_cq and ibv_req_notify_cq for our contexts. */
 int soft_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int soft_req_notify_cq(struct ibv_cq *cq, int solicited_only);
-/* Takes up to n entries with their timestamps; drives progress first, as polling does. */
+/* Takes up to n entries with their timestamps; drives progress first, as polling does. -EIO: some were lost. */
 int soft_cq_pop(struct soft_cq *cq, int n, struct soft_cqe *out);
 /* Handles the door bits of this CQ, and its hot lanes. No lock held. */
 void soft_cq_progress(struct soft_cq *cq);
@@ -388,8 +388,14 @@ int soft_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
 void soft_sq_pump(struct soft_qp *qp, struct soft_after *after);
 /* Completes acknowledged WRs, in order. */
 void soft_sq_retire(struct soft_qp *qp, struct soft_after *after);
-/* True if n more WRs fit; takes acknowledgements if necessary. */
-bool soft_sq_has_room(struct soft_qp *qp, size_t count, struct soft_after *after);
+/*
+ * True if that many more WRs fit. As with a card's driver, only polling the completion of a WR makes room for it, and for
+ * those without a completion before it.
+ */
+static inline bool soft_sq_has_room(struct soft_qp *qp, size_t count)
+{
+	return qp->sq_tail - atomic_load_explicit(&qp->sq_polled, memory_order_relaxed) + count <= qp->cap.max_send_wr;
+}
 /* The destination's process answered that its QP is not ready. */
 void soft_sq_heard(struct soft_qp *qp);
 /* Copies the caller's lists and inline bytes, which the caller may reuse after post_send returns. False: no memory. */

@@ -53,18 +53,20 @@ void soft_cq_spend(struct soft_cq *cq)
 	fire(cq, true);
 }
 
-void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
+static inline void push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender,
+			uint32_t sent)
 {
 	bool overrun = false;
 
 	soft_lock(&cq->lock);
 	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
 	if (soft_unlikely(tail - atomic_load_explicit(&cq->head, memory_order_relaxed) > cq->mask)) {
-		overrun = !cq->overrun && !cq->ignore_overrun;
-		cq->overrun = true;
+		overrun = !cq->ignore_overrun && !atomic_exchange(&cq->overrun, true);
 	} else {
 		struct soft_cqe *e = &cq->ring[tail & cq->mask];
 		e->wc = *wc;
+		e->sender = sender;
+		e->sent = sent;
 		if (cq->timestamps)
 			e->timestamp = soft_now_ns();
 		atomic_store_explicit(&cq->tail, tail + 1, memory_order_relaxed);
@@ -79,6 +81,16 @@ void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
 		atomic_store(&cq->broken, true);
 		soft_kick_self();
 	}
+}
+
+void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
+{
+	push(cq, wc, solicited, NULL, 0);
+}
+
+void soft_cq_push_sent(struct soft_cq *cq, const struct ibv_wc *wc, struct soft_qp *sender, uint32_t sent)
+{
+	push(cq, wc, false, sender, sent);
 }
 
 /* ---- polling --------------------------------------------------------------------------------------- */
@@ -128,6 +140,18 @@ static inline bool look(struct soft_cq *cq)
 	return false;
 }
 
+/* What a poll returns that finds no entry: after an overrun some are missing, and a program might wait for them. */
+static int nothing(const struct soft_cq *cq)
+{
+	return soft_unlikely(atomic_load_explicit(&cq->overrun, memory_order_relaxed)) ? -EIO : 0;
+}
+
+static inline void take(const struct soft_cqe *e)
+{
+	if (e->sender)
+		atomic_store_explicit(&e->sender->sq_polled, e->sent, memory_order_relaxed);
+}
+
 int soft_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
 	struct soft_cq *cq = to_cq(ibcq);
@@ -136,12 +160,15 @@ int soft_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	if (soft_unlikely(n < 0))
 		return -EINVAL;
 	if (!look(cq))
-		return 0;
+		return nothing(cq);
 	soft_lock(&cq->lock);
 	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
 	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
-	for (; got < n && head != tail; head++)
-		wc[got++] = cq->ring[head & cq->mask].wc;
+	for (; got < n && head != tail; head++) {
+		const struct soft_cqe *e = &cq->ring[head & cq->mask];
+		take(e);
+		wc[got++] = e->wc;
+	}
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
 	soft_unlock(&cq->lock);
 	return got;
@@ -152,12 +179,14 @@ int soft_cq_pop(struct soft_cq *cq, int n, struct soft_cqe *out)
 	int got = 0;
 
 	if (!look(cq))
-		return 0;
+		return nothing(cq);
 	soft_lock(&cq->lock);
 	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
 	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
-	for (; got < n && head != tail; head++)
-		out[got++] = cq->ring[head & cq->mask];
+	for (; got < n && head != tail; head++) {
+		out[got] = cq->ring[head & cq->mask];
+		take(&out[got++]);
+	}
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
 	soft_unlock(&cq->lock);
 	return got;

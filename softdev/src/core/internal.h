@@ -52,6 +52,8 @@ static inline bool soft_cq_announced(struct soft_cq *cq, uint64_t hot)
 }
 /* Adds an entry and wakes an armed channel. solicited: counts for solicited-only arming (errors always do). */
 void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited);
+/* The same for a work request: whoever polls it frees the entries of that send queue before `sent`. */
+void soft_cq_push_sent(struct soft_cq *cq, const struct ibv_wc *wc, struct soft_qp *sender, uint32_t sent);
 /* Entry of soft_cq.slots: a QP and, in the lowest bit, the side that the door bit stands for. */
 #define SOFT_SLOT_SEND ((uintptr_t)1)
 /* Checks the hot lanes only. */

@@ -122,7 +122,9 @@ struct soft_chan {
 
 struct soft_cqe {
 	struct ibv_wc wc;
-	uint64_t timestamp; /* CLOCK_MONOTONIC ns; only filled when soft_cq.timestamps */
+	uint64_t timestamp;     /* CLOCK_MONOTONIC ns; only filled when soft_cq.timestamps */
+	struct soft_qp *sender; /* of a work request; NULL: of a receive */
+	uint32_t sent;          /* its sq_polled once the program has taken this entry */
 };
 
 struct soft_cq {
@@ -140,8 +142,8 @@ struct soft_cq {
 	_Alignas(SOFT_CACHE_LINE) struct soft_lock lock;
 	uint32_t mask;
 	struct soft_cqe *ring;
-	atomic_uint head, tail; /* written under lock; read without it to detect an empty queue */
-	bool overrun;
+	atomic_uint head, tail;       /* written under lock; read without it to detect an empty queue */
+	atomic_bool overrun;          /* an entry had no room */
 	atomic_bool broken;           /* overrun; its QPs must fail */
 	atomic_uint waiting;          /* QPs with work that completes when a peer process acknowledges it */
 	atomic_bool unacked;          /* more messages may lack the peer's acknowledgement */
@@ -216,6 +218,7 @@ struct soft_qp {
 	struct ibv_sge *sq_sge; /* cap.max_send_sge for each entry: copies, made when a WR has to wait */
 	uint32_t sq_mask;
 	uint32_t sq_head, sq_next, sq_tail; /* oldest incomplete; next to carry out; next to post */
+	_Atomic(uint32_t) sq_polled;        /* oldest whose completion, or that of a later one, was not polled */
 	uint32_t wait;                      /* enum soft_wait: why sq_next is stalled */
 	uint64_t issued, acked;             /* messages sent to another process or host; number acknowledged */
 	bool unsent;                        /* run() queued something for push() to send */

@@ -135,6 +135,7 @@ void soft_qp_reset(struct soft_qp *qp)
 	soft_unlock(&qp->rq_lock);
 	soft_unlock(&qp->sq_lock);
 	soft_cq_purge(to_cq(qp->qp.send_cq), qp->qp.qp_num);
+	atomic_store(&qp->sq_polled, qp->sq_tail);
 	soft_cq_purge(to_cq(qp->qp.recv_cq), qp->qp.qp_num);
 	struct soft_qp *peer = dest ? soft_qp_find(dest) : NULL;
 	if (peer && peer != qp) {

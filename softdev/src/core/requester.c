@@ -290,8 +290,11 @@ void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after)
 
 /* ---- completing ----------------------------------------------------------------------------------- */
 
-static void complete(struct soft_qp *qp, struct soft_wqe *wqe, enum ibv_wc_status status)
+/* The WR at that place of the send queue. */
+static void complete(struct soft_qp *qp, uint32_t at, enum ibv_wc_status status)
 {
+	struct soft_wqe *wqe = soft_sq_at(qp, at);
+
 	if (soft_unlikely(wqe->inline_copy)) {
 		free(wqe->inline_copy);
 		wqe->inline_copy = NULL;
@@ -305,13 +308,13 @@ static void complete(struct soft_qp *qp, struct soft_wqe *wqe, enum ibv_wc_statu
 		.byte_len = wqe->length,
 		.qp_num = qp->qp.qp_num,
 	};
-	soft_cq_push(to_cq(qp->qp.send_cq), &wc, false);
+	soft_cq_push_sent(to_cq(qp->qp.send_cq), &wc, qp, at + 1);
 }
 
 void soft_sq_flush(struct soft_qp *qp)
 {
 	for (; qp->sq_head != qp->sq_tail; qp->sq_head++)
-		complete(qp, soft_sq_at(qp, qp->sq_head), IBV_WC_WR_FLUSH_ERR);
+		complete(qp, qp->sq_head, IBV_WC_WR_FLUSH_ERR);
 	qp->sq_next = qp->sq_tail;
 	wait_end(qp);
 	if (qp->path->flushed)
@@ -333,8 +336,7 @@ void soft_sq_retire(struct soft_qp *qp, struct soft_after *after)
 			break;
 		if (wqe->answered && wqe->offset < wqe->length && wqe->status == IBV_WC_SUCCESS)
 			break;
-		qp->sq_head++;
-		complete(qp, wqe, wqe->status);
+		complete(qp, qp->sq_head++, wqe->status);
 		if (soft_unlikely(wqe->status != IBV_WC_SUCCESS)) {
 			/* RC stops completely; UC and UD keep receiving (IBTA 10.3.1.7, SQE). */
 			bool all = qp->qp.qp_type == IBV_QPT_RC;
@@ -431,16 +433,6 @@ void soft_sq_pump(struct soft_qp *qp, struct soft_after *after)
 	soft_sq_retire(qp, after);
 }
 
-bool soft_sq_has_room(struct soft_qp *qp, size_t count, struct soft_after *after)
-{
-	if (soft_likely(qp->sq_tail - qp->sq_head + count <= qp->cap.max_send_wr))
-		return true;
-	if (qp->path->collect)
-		qp->path->collect(qp, after);
-	soft_sq_retire(qp, after);
-	return qp->sq_tail - qp->sq_head + count <= qp->cap.max_send_wr;
-}
-
 /* ---- posting -------------------------------------------------------------------------------------- */
 
 static uint32_t allowed_ops(const struct soft_qp *qp)
@@ -524,7 +516,7 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 		return EINVAL;
 	if (soft_unlikely(wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge))
 		return EINVAL;
-	if (soft_unlikely(!soft_sq_has_room(qp, 1, after)))
+	if (soft_unlikely(!soft_sq_has_room(qp, 1)))
 		return ENOMEM;
 	bool bare = wr->opcode == IBV_WR_BIND_MW || wr->opcode == IBV_WR_LOCAL_INV;
 	for (int i = 0; i < wr->num_sge && !bare; i++)
@@ -543,7 +535,7 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 	bool write = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 	if (soft_unlikely(state == IBV_QPS_ERR || state == IBV_QPS_SQE)) {
 		qp->astray += write;
-		complete(qp, wqe, IBV_WC_WR_FLUSH_ERR);
+		complete(qp, qp->sq_tail - 1, IBV_WC_WR_FLUSH_ERR);
 		qp->sq_head = qp->sq_next = qp->sq_tail;
 		return 0;
 	}

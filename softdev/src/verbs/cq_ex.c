@@ -22,7 +22,7 @@ static int next_poll(struct ibv_cq_ex *cq)
 	int got = soft_cq_pop(soft, 1, &soft->current);
 
 	if (got < 1)
-		return got ? EINVAL : ENOENT;
+		return got ? -got : ENOENT;
 	cq->wr_id = soft->current.wc.wr_id;
 	cq->status = soft->current.wc.status;
 	return 0;

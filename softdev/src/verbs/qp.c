@@ -61,6 +61,7 @@ static void qp_clear(struct soft_qp *qp)
 	qp->sq = NULL;
 	qp->sq_sge = NULL;
 	qp->sq_head = qp->sq_next = qp->sq_tail = 0;
+	atomic_store(&qp->sq_polled, 0);
 	qp->issued = qp->acked = 0;
 	qp->unsent = false;
 	qp->wait = qp->waited = SOFT_RUN;

@@ -289,13 +289,9 @@ static void link_up(struct soft_ex *ex)
 /* Other threads can only make room in the queue meanwhile, as long as none uses ibv_post_send at the same time. */
 static bool has_room(struct soft_qp *qp, size_t count)
 {
-	struct soft_after after = { 0 };
-
 	soft_lock(&qp->sq_lock);
-	/* Unsignalled requests leave the queue when the peer's acknowledgements are checked. */
-	const bool room = soft_sq_has_room(qp, count, &after);
+	const bool room = soft_sq_has_room(qp, count);
 	soft_unlock(&qp->sq_lock);
-	soft_after_run(&after);
 	return room;
 }
 

@@ -280,6 +280,7 @@ static void overflow(void)
     while (ibv_poll_cq(a.send_cq, 1, &wc) == 1)
         CHECK_EQ(wc.wr_id, got++);
     CHECK(got <= room);
+    CHECK(ibv_poll_cq(a.send_cq, 1, &wc) < 0); /* so that no program waits for those that are lost */
     pair_close(&a, &b);
 
     /* Other queues of the device are unaffected. */
@@ -290,6 +291,59 @@ static void overflow(void)
     pair_close(&a, &b);
 }
 
+/* Posts until the send queue has no room. */
+static int post_all(const struct address *peer, unsigned int flags)
+{
+    struct ibv_sge sge = end_sge(&a, 0, 8);
+    struct ibv_send_wr wr = {.sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_WRITE,
+                             .send_flags = flags,
+                             .wr = {.rdma = {.remote_addr = peer->addr, .rkey = peer->rkey}}},
+                       *bad;
+    int posted = 0, error;
+
+    while (!(error = ibv_post_send(a.qp, &wr, &bad)))
+        posted++;
+    CHECK_EQ(error, ENOMEM);
+    CHECK(bad == &wr);
+    return posted;
+}
+
+/* Room in a send queue comes by polling, as with a card: what is complete and not polled takes its place. */
+static void room_by_polling(void)
+{
+    enum { WRS = 16 };
+
+    open_pair(&(struct end_options){.send_wr = WRS, .cqe = 64});
+    struct address of_b = end_address(&b);
+
+    for (int round = 0; round < 3; round++) {
+        CHECK_EQ(post_all(&of_b, IBV_SEND_SIGNALED), WRS);
+        for (int i = 0; i < 5; i++)
+            expect_wc(a.send_cq, 0, IBV_WC_SUCCESS);
+        CHECK_EQ(post_all(&of_b, IBV_SEND_SIGNALED), 5);
+        for (int i = 0; i < WRS; i++)
+            expect_wc(a.send_cq, 0, IBV_WC_SUCCESS);
+        expect_empty(a.send_cq);
+    }
+    /* Those without a completion are free when a later one with a completion was polled. */
+    for (int i = 0; i < WRS - 3; i++)
+        post_rdma(&a, 0, IBV_WR_RDMA_WRITE, 0, 8, &of_b, 0, 0);
+    post_rdma(&a, 7, IBV_WR_RDMA_WRITE, 0, 8, &of_b, 0, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 7, IBV_WC_SUCCESS);
+    CHECK_EQ(post_all(&of_b, 0), WRS);
+    expect_empty(a.send_cq);
+    /* The end of a queue pair frees them, too. */
+    end_to_error(&a);
+    CHECK_EQ(post_all(&of_b, 0), 0);
+    OK(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE));
+    OK(ibv_modify_qp(b.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE));
+    pair_connect(&a, &b, NULL);
+    CHECK_EQ(post_all(&of_b, IBV_SEND_SIGNALED), WRS);
+    pair_close(&a, &b);
+}
+
 TEST_MAIN(TEST(one_event_per_arming), TEST(solicited_only), TEST(send_queue_events),
           TEST(channel_nonblocking), TEST(destroy_waits), TEST(shared_channel), TEST(batches), TEST(resize),
-          TEST(creation), TEST(overflow))
+          TEST(creation), TEST(overflow), TEST(room_by_polling))
