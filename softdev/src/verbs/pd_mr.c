@@ -71,6 +71,44 @@ static bool is_mapped(const void *addr, size_t length)
 	return true;
 }
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* Linux 5.14 can tell without a signal. Where it cannot, memory counts as usable. */
+static bool tells_rights(void)
+{
+	static atomic_int known = -1;
+
+	if (atomic_load_explicit(&known, memory_order_relaxed) < 0) {
+		const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), here = (uintptr_t)&known & ~(page - 1);
+		atomic_store(&known, !madvise((void *)here, page, MADV_POPULATE_WRITE));
+	}
+	return atomic_load_explicit(&known, memory_order_relaxed);
+}
+
+static bool is_usable(uintptr_t at, bool writes)
+{
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+
+	return !madvise((void *)(at & ~(page - 1)), page, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) ||
+	       (errno != EINVAL && errno != EFAULT);
+}
+
+/*
+ * The kernel pins all pages, and refuses those without the rights that the access needs. Here the first and the last
+ * one stand for all: what programs register by mistake is constant data, or a mapping as a whole, and memory that the
+ * program has not touched yet should not be taken for that.
+ */
+static bool has_rights(const void *addr, size_t length, unsigned access)
+{
+	const uintptr_t at = (uintptr_t)addr, last = at + length - 1;
+	const bool writes = access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+
+	return !tells_rights() || (is_usable(at, writes) && is_usable(last, writes));
+}
+
 enum {
 	MR_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 		    IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB,
@@ -85,11 +123,13 @@ static int access_check(unsigned access)
 	return 0;
 }
 
-static int region_check(void *addr, size_t length, uint64_t iova)
+static int region_check(void *addr, size_t length, uint64_t iova, unsigned access)
 {
 	if (!length || (uintptr_t)addr + length < (uintptr_t)addr || iova + length < iova)
 		return EINVAL;
-	return is_mapped(addr, length) ? 0 : EFAULT;
+	if (soft_slab_find(addr, length))
+		return 0;
+	return is_mapped(addr, length) && has_rights(addr, length, access) ? 0 : EFAULT;
 }
 
 static void region_fill(struct soft_region *r, struct soft_pd *pd, void *addr, size_t length, uint64_t iova,
@@ -114,7 +154,7 @@ struct ibv_mr *soft_mr_create(struct ibv_pd *pd, void *addr, size_t length, uint
 	int err = access_check(access);
 
 	if (!err)
-		err = region_check(addr, length, iova);
+		err = region_check(addr, length, iova, access);
 	mr = err ? NULL : calloc(1, sizeof(*mr));
 	if (!mr) {
 		errno = err ? err : ENOMEM;
@@ -213,7 +253,9 @@ SOFT_EXPORT int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, 
 	int err = access_check(rights);
 
 	if (!err && moved)
-		err = region_check(addr, length, (uintptr_t)addr);
+		err = region_check(addr, length, (uintptr_t)addr, rights);
+	else if (!err && flags & IBV_REREG_MR_CHANGE_ACCESS)
+		err = region_check(ibmr->addr, ibmr->length, 0, rights);
 	if (!err && atomic_load(&mr->windows))
 		err = EBUSY;
 	if (err) {

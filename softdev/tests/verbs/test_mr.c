@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static struct end a, b;
 
@@ -182,5 +183,58 @@ static void parent_domains(void)
     pair_close(&a, &b);
 }
 
-TEST_MAIN(TEST(fields), TEST(fresh_keys), TEST(other_addresses), TEST(reregister), TEST(overlapping),
-          TEST(parent_domains))
+enum { PAGE = 4096, PAGES = 4 * PAGE };
+
+static int registers(uint8_t *at, size_t length, int access)
+{
+    struct ibv_mr *mr = ibv_reg_mr(a.pd, at, length, access);
+    const int error = mr ? 0 : errno;
+
+    if (mr)
+        OK(ibv_dereg_mr(mr));
+    return error;
+}
+
+static uint8_t *memory(int rights)
+{
+    void *map = mmap(NULL, PAGES, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    CHECK(map != MAP_FAILED);
+    return map;
+}
+
+/* Memory that the program may not write, or not read, is refused as the kernel refuses it. */
+static void rights(void)
+{
+    static const char constant[2 * PAGE] = "constant";
+    uint8_t *whole = memory(PROT_READ | PROT_WRITE), *only = memory(PROT_READ);
+
+    open_pair();
+    if (kernel_lacks(madvise(whole, PAGE, MADV_POPULATE_WRITE), "madvise"))
+        return pair_close(&a, &b);
+    CHECK_EQ(registers(whole, PAGES, ACCESS_ALL), 0);
+    CHECK_EQ(registers(only, PAGES, ACCESS_ALL), EFAULT);
+    CHECK_EQ(registers(only, 1, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+    CHECK_EQ(registers(only, PAGES, IBV_ACCESS_REMOTE_READ), 0);
+    CHECK_EQ(registers(only, PAGES, 0), 0);
+    CHECK_EQ(registers((uint8_t *)(uintptr_t)constant, sizeof constant, ACCESS_ALL), EFAULT);
+    CHECK_EQ(registers((uint8_t *)(uintptr_t)constant, sizeof constant, IBV_ACCESS_REMOTE_READ), 0);
+    struct ibv_mr *mr = ibv_reg_mr(a.pd, only, PAGES, IBV_ACCESS_REMOTE_READ);
+    CHECK(mr);
+    CHECK_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ACCESS_ALL), IBV_REREG_MR_ERR_INPUT);
+    CHECK_EQ(errno, EFAULT);
+    OK(ibv_dereg_mr(mr));
+    OK(mprotect(whole + 3 * PAGE, PAGE, PROT_READ));
+    CHECK_EQ(registers(whole, PAGES, ACCESS_ALL), EFAULT);
+    CHECK_EQ(registers(whole, 3 * PAGE, ACCESS_ALL), 0);
+    CHECK_EQ(registers(whole, 3 * PAGE + 1, ACCESS_ALL), EFAULT);
+    OK(mprotect(whole + 3 * PAGE, PAGE, PROT_NONE));
+    CHECK_EQ(registers(whole, PAGES, 0), EFAULT);
+    CHECK_EQ(registers(whole + 3 * PAGE, 8, IBV_ACCESS_REMOTE_READ), EFAULT);
+    OK(munmap(whole, PAGES));
+    OK(munmap(only, PAGES));
+    pair_close(&a, &b);
+}
+
+TEST_MAIN(TEST(rights), TEST(fields), TEST(fresh_keys), TEST(other_addresses), TEST(reregister),
+          TEST(overlapping), TEST(parent_domains))
