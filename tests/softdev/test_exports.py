@@ -32,6 +32,8 @@ WITHOUT_OBJECTS = {
 }
 # Functions that take an object of a kind the device refuses to make (device memory, buffers, DMA handles).
 WITH_OBJECTS_WE_NEVER_MAKE = {"ibv_dealloc_dmah", "ibv_dm_export_dmabuf_fd", "ibv_free_buf"}
+# Functions of newer versions of librdmacm than a machine may have: their code, too, would run on our ids.
+NEWER = {"rdma_query_addrinfo", "rdma_resolve_addrinfo", "rdma_write_cm_event"}
 PREFIXES = ("ibv_", "_ibv_", "rdma_")
 # UCX asks it whether a device has a character device in /dev/infiniband; see preload/ucx.c.
 UCX = {"uct_ib_device_is_accessible"}
@@ -124,7 +126,7 @@ def test_every_function_of_rdma_cm(exports: set[str]) -> None:
         name for name in symbols(shared_library("librdmacm.so.1"), defined=True) if name.startswith("rdma_")
     }
     assert len(public) > 35
-    assert missing(public, exports) == set()
+    assert missing(public | NEWER, exports) == set()
 
 
 def test_every_public_function_that_takes_an_object(exports: set[str]) -> None:

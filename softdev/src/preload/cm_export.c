@@ -169,6 +169,18 @@ CM_ROUTED(NEGATIVE, int, rdma_init_qp_attr, (struct rdma_cm_id * id, struct ibv_
 		return is_ours() ? NEGATIVE(EOPNOTSUPP) : CALL_REAL(NEGATIVE, name, __VA_ARGS__);                      \
 	}
 
+/* Newer than the headers that this may be compiled with: librdmacm 58 and 60. */
+int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg);
+int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
+			  const struct rdma_addrinfo *hints);
+int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
+
+CM_REFUSED(rdma_write_cm_event, (struct rdma_cm_id * id, enum rdma_cm_event_type event, int status, uint64_t arg), id,
+	   event, status, arg)
+CM_REFUSED(rdma_resolve_addrinfo,
+	   (struct rdma_cm_id * id, const char *node, const char *service, const struct rdma_addrinfo *hints), id, node,
+	   service, hints)
+CM_REFUSED(rdma_query_addrinfo, (struct rdma_cm_id * id, struct rdma_addrinfo **info), id, info)
 CM_REFUSED(rdma_join_multicast, (struct rdma_cm_id * id, struct sockaddr *addr, void *context), id, addr, context)
 CM_REFUSED(rdma_join_multicast_ex,
 	   (struct rdma_cm_id * id, struct rdma_cm_join_mc_attr_ex *mc_join_attr, void *context), id, mc_join_attr,
