@@ -112,12 +112,13 @@ static bool has_rights(const void *addr, size_t length, unsigned access)
 enum {
 	MR_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 		    IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB,
+	FLUSH_ACCESS = 1 << 8 | 1 << 9, /* global and persistent; headers may be older */
 };
 
 static int access_check(unsigned access)
 {
 	if (access & ~((unsigned)MR_ACCESS | IBV_ACCESS_OPTIONAL_RANGE))
-		return access & IBV_ACCESS_ON_DEMAND ? EOPNOTSUPP : EINVAL;
+		return access & ((unsigned)FLUSH_ACCESS | IBV_ACCESS_ON_DEMAND) ? EOPNOTSUPP : EINVAL;
 	if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) && !(access & IBV_ACCESS_LOCAL_WRITE))
 		return EINVAL;
 	return 0;

@@ -83,6 +83,7 @@ static void attributes(void)
     CHECK(attr.max_qp > 0 && attr.max_cq > 0 && attr.max_cqe > 0 && attr.max_mr > 0 && attr.max_pd > 0);
     CHECK(attr.max_sge > 0 && attr.max_qp_wr > 0 && attr.max_srq > 0 && attr.max_srq_wr > 0);
     CHECK(attr.atomic_cap != IBV_ATOMIC_NONE);
+    CHECK(attr.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS); /* SEND with invalidation */
     OK(ibv_query_device_ex(context, NULL, &ex));
     CHECK(ex.orig_attr.node_guid == attr.node_guid && ex.orig_attr.max_qp == attr.max_qp);
     CHECK_EQ(ex.phys_port_cnt_ex, 1);

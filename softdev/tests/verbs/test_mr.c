@@ -25,6 +25,9 @@ static void fields(void)
     CHECK(mr->lkey != a.mr->lkey && mr->rkey != a.mr->rkey);
     CHECK_EQ(ibv_dealloc_pd(a.pd), EBUSY);
     OK(ibv_dereg_mr(mr));
+    /* Flushing to persistent memory. */
+    CHECK(!ibv_reg_mr(a.pd, a.buf, 1000, ACCESS_ALL | 1 << 8));
+    CHECK_EQ(errno, EOPNOTSUPP);
     /* Remote write or atomic access without local write access is invalid. */
     CHECK(!ibv_reg_mr(a.pd, a.buf, 1000, IBV_ACCESS_REMOTE_WRITE));
     CHECK_EQ(errno, EINVAL);
