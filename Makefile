@@ -34,7 +34,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
         test-quick test-upgrade test-late test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-siw test-stacks \
         test-programs test-valkey test-kills \
-        bench-apps demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
+        bench-apps bench-hosts bench-crowd demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
@@ -402,6 +402,9 @@ count-apps: install .venv/.examples .venv/.deps-apps .venv/.apt-apps ## what a r
 	$(PY) -m benchmarks.apps.counts $(ARGS)
 	$(if $(ARGS),,$(PY) -m benchmarks.apps.counts_programs)
 
+bench-hosts: install .venv/.deps-bench ## between hosts without a card: the RoCEv2 wire beside TCP, two namespaces (root; ARGS="--mtu 4500")
+	$(PY) -m benchmarks.hosts $(ARGS)
+
 bench-many: install ## what ten thousand streams, slow readers and 100,000 connects cost (5 to 10 minutes; ARGS)
 	$(PY) -m benchmarks.many $(ARGS)
 
@@ -410,6 +413,9 @@ bench-many: install ## what ten thousand streams, slow readers and 100,000 conne
 	@$(PY) -m pip install -q --disable-pip-version-check --no-deps -r distributed-aiordma/bench/requirements.txt || \
 	  echo "it could not be installed (pip's reason is above): it will be missing from the comparison"
 	@touch $@
+
+bench-crowd: install ## what a thousand peers cost a server, and when all reconnect at once (2 minutes; ARGS)
+	$(PY) -m benchmarks.crowd $(ARGS)
 
 bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucxx://; 5 rounds rewrite docs (ARGS="--rounds 5")
 	@mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \

@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import copying
@@ -45,6 +45,10 @@ class Plan:
     workloads: tuple[str, ...] = WORKLOADS
     device: str = ""
     """The device of aiordma's peers; empty: the one that it chooses."""
+    hosts: tuple[Sequence[str], Sequence[str]] = ((), ())
+    """What the commands of server and client begin with: in a network namespace each."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of both ends, beside the peer's own."""
 
 
 def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -97,11 +101,11 @@ def _run_peer(peer: Peer, plan: Plan, workloads: list[str]) -> dict[str, Any]:
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("AIORDMA_", "SOFTDEV_"))
     }
-    environment |= peer.environment
+    environment |= {**plan.environment, **peer.environment}
     if plan.device:
         environment["AIORDMA_DEVICE"] = plan.device
     with subprocess.Popen(
-        _command("server", peer, server_cpu),
+        [*plan.hosts[0], *_command("server", peer, server_cpu)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -139,7 +143,7 @@ def _run_client(
         more.append("--quick")
     try:
         client = subprocess.run(
-            _command("client", peer, cpu, *more),
+            [*plan.hosts[1], *_command("client", peer, cpu, *more)],
             stdout=subprocess.PIPE,
             text=True,
             env=environment,

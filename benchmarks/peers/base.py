@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
+
+#: Of the server: this host, unless the ends are in two network namespaces.
+HOST = os.environ.get("BENCHMARK_HOST", "127.0.0.1")
 
 
 class Connection(Protocol):

@@ -27,6 +27,7 @@ from ..conversation import (
     resident_bytes,
 )
 from ..offered import offered
+from .base import HOST
 
 
 async def _receive_exactly(stream: ByteStream, size: int) -> bytes:
@@ -117,12 +118,12 @@ class ByteStreams:
         self._listen = listen
 
     async def serve(self, ready: Callable[[str], None]) -> None:
-        listener = await self._listen("127.0.0.1", 0)
+        listener = await self._listen(HOST, 0)
         ready(str(listener.extra(SocketAttribute.local_port)))
         await listener.serve(_serve_one)
 
     async def connect(self, address: str) -> ByteStreamConnection:
-        return ByteStreamConnection(await self._connect("127.0.0.1", int(address)))
+        return ByteStreamConnection(await self._connect(HOST, int(address)))
 
 
 def anyio_tcp() -> ByteStreams:

@@ -14,6 +14,8 @@ from typing import Any
 
 from msgspec import msgpack
 
+from .base import HOST
+
 LENGTH = struct.Struct("<I")
 ITEMS = struct.Struct("<QQ")
 ECHO, STREAM = 0, 1
@@ -119,12 +121,12 @@ class PackedCaller:
 class Packed:
     async def serve(self, ready: Callable[[str], None]) -> None:
         # The limit holds a whole message: with a smaller one the reader would pause the transport in each.
-        server = await asyncio.start_server(_serve_one, "127.0.0.1", 0, limit=4 << 20)
+        server = await asyncio.start_server(_serve_one, HOST, 0, limit=4 << 20)
         ready(str(server.sockets[0].getsockname()[1]))
         await server.serve_forever()
 
     async def connect(self, address: str) -> PackedCaller:
-        return PackedCaller(*await asyncio.open_connection("127.0.0.1", int(address), limit=4 << 20))
+        return PackedCaller(*await asyncio.open_connection(HOST, int(address), limit=4 << 20))
 
 
 def msgpack_calls() -> Packed:

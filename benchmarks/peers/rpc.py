@@ -10,6 +10,7 @@ from typing import Any
 
 from aiordma import rpc
 
+from .base import HOST
 from .packed import ITEMS
 
 
@@ -70,13 +71,13 @@ class Rpc:
         self._method = method
 
     async def serve(self, ready: Callable[[str], None]) -> None:
-        async with rpc.serve(_service(), "127.0.0.1", 0) as server:
+        async with rpc.serve(_service(), HOST, 0) as server:
             ready(str(server.port))
             await asyncio.get_running_loop().create_future()
 
     async def connect(self, address: str) -> RpcCaller:
         opened = AsyncExitStack()
-        client = await opened.enter_async_context(rpc.connect("127.0.0.1", int(address)))
+        client = await opened.enter_async_context(rpc.connect(HOST, int(address)))
         return RpcCaller(client, opened, self._method)
 
 

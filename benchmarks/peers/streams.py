@@ -26,6 +26,7 @@ from ..conversation import (
     resident_bytes,
 )
 from ..offered import offered
+from .base import HOST
 
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -127,12 +128,12 @@ class TcpStreams:
         self._start = start_server
 
     async def serve(self, ready: Callable[[str], None]) -> None:
-        server = await self._start(_serve_one, "127.0.0.1", 0, backlog=1024)
+        server = await self._start(_serve_one, HOST, 0, backlog=1024)
         ready(str(server.sockets[0].getsockname()[1]))
         await server.serve_forever()
 
     async def connect(self, address: str) -> StreamsConnection:
-        return StreamsConnection(*await self._open("127.0.0.1", int(address)))
+        return StreamsConnection(*await self._open(HOST, int(address)))
 
 
 class UnixStreams:

@@ -8,7 +8,7 @@ from array import array
 import pytest
 
 from aiordma.measure.samples import percentile
-from benchmarks import stations, wire
+from benchmarks import crowd, hosts, stations, wire
 from benchmarks.offered import offered
 from benchmarks.peers import PEERS, Peer
 from benchmarks.report import markdown
@@ -16,6 +16,7 @@ from benchmarks.runner import Plan, run
 from benchmarks.summary import Summary
 from benchmarks.targets import verdicts
 from benchmarks.waiting import TITLES
+from tests.cable import NoNamespacesError
 
 
 def _run(peer: Peer, *workloads: str) -> dict[str, object]:
@@ -213,6 +214,33 @@ def test_the_wire_is_measured() -> None:
     text = markdown(whole)
     for title, _ in (wire.RATES | wire.TIMES).values():
         assert title in text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.xdist_group("namespaces")
+def test_two_hosts_are_measured() -> None:
+    """Where network namespaces can be made."""
+    try:
+        results = hosts.measure(4500, 1, 0.01, lambda line: None)
+    except NoNamespacesError as error:
+        pytest.skip(str(error))
+    summary = Summary(results)
+    for peer in hosts.STREAMS:
+        # What aiordma's peers measure by TCP is a failure, so these have gone by the wire.
+        for keys in (("roundtrip", "65536", "p50_us"), ("throughput", "gigabytes_per_second")):
+            assert summary.value(peer, *keys) or summary.problems(), (peer, keys)
+    text = hosts.tables(results)
+    assert all(summary.title(peer) in text for peer in (*hosts.STREAMS, *hosts.CALLS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_crowd_of_peers_is_measured(capfd: pytest.CaptureFixture[str]) -> None:
+    crowd.measure(4, 2)
+    said = capfd.readouterr().out
+    for part in ("one peer: 64 B", "4 peers: connected in", "a peer costs", "among them: ", "the storm: "):
+        assert part in said
 
 
 def test_percentile_is_the_nearest_rank() -> None:
