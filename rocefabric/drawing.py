@@ -318,7 +318,9 @@ def _curves(frame: _Frame, panel: Panel) -> list[str]:
     curves = list(panel.curves.values())
     if not panel.crowd:
         drawn = []
-        for (name, curve), colour in zip(panel.curves.items(), itertools.cycle(COLOURS), strict=False):
+        # The first one is what it is about: it is drawn over the others.
+        named = list(zip(panel.curves.items(), itertools.cycle(COLOURS), strict=False))
+        for (name, curve), colour in reversed(named):
             if not panel.dots or name in panel.joined:
                 drawn += _curve(frame, curve, colour, 2.0)
             if panel.dots:

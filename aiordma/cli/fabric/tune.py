@@ -83,4 +83,4 @@ def tune(
         _show(trial)
     if svg is not None:
         points = [(trial.latency_us, 100 * trial.unused, trial.best) for trial in tried]
-        write_whole(svg, charts.scatter("trials, the best in red", "p99 us", "unused %", points))
+        write_whole(svg, charts.scatter("unused capacity of each trial, over its p99", "us", "%", points))
