@@ -22,11 +22,22 @@ if TYPE_CHECKING:
     from .options import PathOptions
     from .sockops import SynOptions
 
-__all__ = ["Question", "has_asked", "let_ask", "may_be_used", "of_config", "of_setting"]
+__all__ = [
+    "TCP_SAVE_SYN",
+    "Question",
+    "has_asked",
+    "in_syn_of",
+    "let_ask",
+    "may_be_used",
+    "of_config",
+    "of_setting",
+]
 
 _log = logging.getLogger("aiordma.clc")
 
-_TCP_SAVE_SYN, _TCP_SAVED_SYN = 27, 28
+TCP_SAVE_SYN = 27
+"""Option of a listening socket: keep the SYNs of its connections."""
+_TCP_SAVED_SYN = 28
 #: IP header and TCP header, with options.
 _SYN_BYTES = 256
 
@@ -108,7 +119,7 @@ class Listening:
     def __enter__(self) -> None:
         if self._options is not None:
             try:
-                self._sock.setsockopt(socket.IPPROTO_TCP, _TCP_SAVE_SYN, 1)
+                self._sock.setsockopt(socket.IPPROTO_TCP, TCP_SAVE_SYN, 1)
                 self._options.want(self._sock)
             except OSError as error:
                 _log.warning("clients that are kernels will not use SMC-R: %s", error)
@@ -126,7 +137,12 @@ def has_asked(sock: socket.socket, options: PathOptions, kind: int) -> bool:
     if may_be_used(options, kind) is None:
         return False
     try:
-        found = find_in_packet(sock.getsockopt(socket.IPPROTO_TCP, _TCP_SAVED_SYN, _SYN_BYTES))
+        found = in_syn_of(sock)
     except OSError:
         return False
     return found is not None and not found.is_aiordma
+
+
+def in_syn_of(sock: socket.socket) -> SynOption | None:
+    """The option in the SYN of an accepted connection. :raises OSError: the SYN was not kept."""
+    return find_in_packet(sock.getsockopt(socket.IPPROTO_TCP, _TCP_SAVED_SYN, _SYN_BYTES))

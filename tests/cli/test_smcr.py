@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import configparser
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,3 +72,19 @@ def test_a_failure_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_disable_is_idempotent() -> None:
     for _ in range(2):
         assert run("disable").exit_code == 0
+
+
+@pytest.mark.parametrize("group", [None, "rdma"])
+def test_a_unit_for_each_boot(group: str | None) -> None:
+    options = [] if group is None else ["--group", group]
+    printed = configparser.ConfigParser()
+    printed.optionxform = str  # type: ignore[assignment,method-assign]
+    printed.read_string(run("unit", *options).output)
+    assert printed["Install"]["WantedBy"] == "multi-user.target"
+    service = printed["Service"]
+    assert (service["Type"], service["RemainAfterExit"]) == ("oneshot", "yes")
+    begin, end = shlex.split(service["ExecStart"]), shlex.split(service["ExecStop"])
+    assert begin[-len(options) - 2 :] == ["smcr", "enable", *options]
+    assert end[:-2] == begin[: -len(options) - 2] == [sys.executable, "-m", "aiordma"]
+    done = subprocess.run([*end[:-2], "smcr", "status"], capture_output=True, text=True, check=False)
+    assert "SMC's TCP option" in done.stdout

@@ -19,7 +19,6 @@ import anyio
 
 from ...config import PREFIXES, Config, unknown_variables
 from ...errors import Code, NegotiationError
-from ...negotiation import smc_option
 from ...negotiation.connect import connect_and_negotiate
 from ...negotiation.options import ConnectOptions
 from ...proto.clc import Kind
@@ -30,8 +29,7 @@ from ...verbs.bindings import VARIABLE
 from ...verbs.choice import name_and_port, names_in
 from ...verbs.installation import built_for, explain_missing_modules, explain_missing_pyverbs, locate_pyverbs
 from ...verbs.remedies import with_remedy
-from ..smcr import setup as smcr
-from . import network, private
+from . import kernel_smc, network, private
 from .findings import Finding, failed, note, ok
 
 if TYPE_CHECKING:
@@ -197,23 +195,6 @@ def _settings() -> Finding:
     return ok(text)
 
 
-def _kernel_smc() -> Finding:
-    """What streams with programs on the kernel's own SMC-R take; those without it use TCP."""
-    try:
-        config = Config.from_env()
-    except ValueError as error:
-        return note("not looked at", str(error))
-    if config.smcr == "off":
-        return ok("AIORDMA_SMCR=off")
-    if config.smcr == "auto" and not os.path.lexists(smcr.MAP):
-        return ok("not set up (aiordma smcr enable): programs on AF_SMC sockets are reached by TCP")
-    if smc_option.of_config(config) is None:
-        return note(f"AIORDMA_SMCR={config.smcr}: its map cannot be used", smcr.problem())
-    if config.device == "soft" and config.soft_wire == "off":
-        return note("set up", "the software device stays on this host: set SOFTDEV_WIRE=auto")
-    return ok(f"set up; enterprise ids {config.smcr_eids} (at the peer: smcr ueid add)")
-
-
 # ---- RDMA
 
 
@@ -336,7 +317,7 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
     "port 4791": network.udp_port,
     "namespaces": network.namespaces,
     "DSCP and PFC": network.lossless,
-    "kernel SMC-R": _kernel_smc,
+    "kernel SMC-R": kernel_smc.kernel_smc,
     "device": _device,
     "round trip": _round_trip,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,7 @@ def smcr() -> None:
       aiordma smcr enable --group rdma        as root, once: members of the group may use it
       aiordma smcr status                     whether programs of this user can use it
       aiordma smcr disable                    as root: take it back
+      aiordma smcr unit --group rdma          a unit of systemd that enables it at each boot
     """
 
 
@@ -56,6 +59,17 @@ def status() -> None:
     text = setup.problem()
     click.echo(f"SMC's TCP option: {text or 'programs of this user can use it'}")
     raise SystemExit(1 if text else 0)
+
+
+@smcr.command()
+@click.option("--group", help="Members of this group may use it; default: root alone.")
+def unit(group: str | None) -> None:
+    """Print a unit of systemd that enables it at each boot.
+
+    As root: aiordma smcr unit > /etc/systemd/system/aiordma-smcr.service, then systemctl enable --now
+    aiordma-smcr. Services that need it start after it.
+    """
+    click.echo(setup.unit(f"{shlex.quote(sys.executable)} -m aiordma", group), nl=False)
 
 
 def _run(step: Callable[[], None]) -> None:

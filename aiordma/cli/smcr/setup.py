@@ -9,17 +9,38 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
+import shlex
 import shutil
 from pathlib import Path
 
 from ...negotiation.smc_place import PINNED_AT
 from ...negotiation.sockops import SynProgram, open_pinned
 
-__all__ = ["MAP", "disable", "enable", "find_cgroup", "problem"]
+__all__ = ["MAP", "disable", "enable", "find_cgroup", "obstacles", "problem", "unit"]
 
 MAP = Path(PINNED_AT)
 """The map's name."""
 _DETACH = 2
+#: The first Linux whose programs of this kind write options of TCP.
+_LEAST_LINUX = (5, 10)
+#: What it takes to load and attach the program, and to mount its file system, by number.
+_CAPABILITIES = {39: "CAP_BPF", 12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN"}
+_UNIT = """\
+[Unit]
+Description=SMC's TCP option for programs with aiordma
+After=local-fs.target
+Before=network.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={command} smcr enable{group}
+ExecStop={command} smcr disable
+
+[Install]
+WantedBy=multi-user.target
+"""
 
 
 def find_cgroup() -> Path:
@@ -82,6 +103,47 @@ def problem() -> str:
             return f"{MAP} is not open to this user (aiordma smcr enable --group)"
         return str(error)
     return ""
+
+
+def obstacles() -> list[str]:
+    """Why :func:`enable` would fail in this process, each with what to do."""
+    found = []
+    release = os.uname().release
+    if (version := _version(release)) is not None and version < _LEAST_LINUX:
+        found.append(f"Linux {release} is too old for SMC's TCP option: it takes 5.10")
+    try:
+        find_cgroup()
+    except (OSError, LookupError) as error:
+        found.append(str(error))
+    if os.geteuid() == 0 and (missing := _missing_capabilities()):
+        found.append(
+            f"root has no {', '.join(missing)} here (in a container, perhaps): run aiordma smcr enable on "
+            f"the host, and give containers {MAP.parent}"
+        )
+    return found
+
+
+def _version(release: str) -> tuple[int, ...] | None:
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    return None if numbers is None else (int(numbers[1]), int(numbers[2]))
+
+
+def _missing_capabilities() -> list[str]:
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return []
+    effective = re.search(r"(?m)^CapEff:\s*([0-9a-f]+)", status)
+    has = int(effective[1], 16) if effective else -1
+    return [name for number, name in _CAPABILITIES.items() if not has >> number & 1]
+
+
+def unit(command: str, group: str | None) -> str:
+    """A unit of systemd that sets the host up at each boot.
+
+    :param command: how to call aiordma.
+    """
+    return _UNIT.format(command=command, group="" if group is None else f" --group {shlex.quote(group)}")
 
 
 def _mount(place: Path) -> None:

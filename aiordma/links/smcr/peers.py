@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from ...proto.events import Event
     from ...proto.handshake import Timeouts
     from ...proto.smcr import SmcrGroup
+    from ...verbs.device import Backend
     from ..group import GroupOwner
     from .group import KernelGroup
 
-__all__ = ["KernelPeers", "enterprise_ids"]
+__all__ = ["KernelPeers", "check_device", "enterprise_ids", "why_no_kernels"]
 
 _MAPPED = bytes(10) + b"\xff\xff"
 #: To an interface's name: its address, and its hardware's.
@@ -133,13 +134,17 @@ class KernelPeers:
 
 def check_device(engine: GroupOwner) -> None:
     """:raises NegotiationError: its device reaches no kernel's SMC-R."""
-    backend, config = engine.backend, engine.config
-    gid = backend.gid.raw
-    if backend.is_iwarp or gid[:12] != _MAPPED:
-        text = f"{backend.name}: SMC-R with a kernel takes RoCEv2, and a port with an IPv4 address"
-        raise NegotiationError(Code.NO_SMCR_DEVICE, text)
+    if reason := why_no_kernels(engine.backend, engine.config):
+        raise NegotiationError(Code.NO_SMCR_DEVICE, reason)
+
+
+def why_no_kernels(backend: Backend, config: Config) -> str:
+    """Why a device reaches no kernel's SMC-R; empty: it may."""
+    if backend.is_iwarp or backend.gid.raw[:12] != _MAPPED:
+        return f"{backend.name}: SMC-R with a kernel takes RoCEv2, and a port with an IPv4 address"
     if backend.is_soft and config.soft_wire == "off":
-        raise NegotiationError(Code.NO_SMCR_DEVICE, "the software device stays on this host (SOFTDEV_WIRE)")
+        return "the software device stays on this host (SOFTDEV_WIRE)"
+    return ""
 
 
 def _port_of(engine: GroupOwner) -> Port:
