@@ -24,8 +24,12 @@ class Options:
         self.said: SynOption | None = SynOption()
         self.lost = False
         self.wanted: set[int] = set()
+        #: Ports of sockets that have asked for an answer to clients.
+        self.listening: list[int] = []
 
     def want(self, sock: socket.socket) -> None:
+        if port := sock.getsockname()[1]:
+            self.listening.append(port)
         self.wanted.add(sock.fileno())
 
     def answer(self, sock: socket.socket) -> SynOption | None:

@@ -10,13 +10,22 @@ import asyncio
 import contextlib
 import hashlib
 import socket
-from typing import TYPE_CHECKING
+import threading
+from contextvars import Context
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from aiordma.links import engine as links_engine
+from tests.health import until
+from tests.processes import PATIENCE
 from tests.vm.smc.peer import Peer
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from concurrent.futures import Future
+
+    from aiordma.config import Config
     from aiordma.links.engine import Engine
     from aiordma.streams.stream import RdmaStream
     from tests.vm.smc.peer import Member
@@ -88,6 +97,43 @@ class Pair:
                 stream.abort()
         for end in self._client, self._server:
             await end.close()
+
+
+class Elsewhere:
+    """A peer in a thread with a loop of its own: the other loop may be of any kind, and blocked.
+
+    Made and closed outside of loops.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+        self.kernel: Kernel = self.wait(self._open())
+
+    async def _open(self) -> Kernel:
+        return Kernel(await links_engine.current(self._config))
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        # This loop may be trio's: its context would tell the other one so.
+        return Context().run(asyncio.run_coroutine_threadsafe, work, self.loop)
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Block until it is done."""
+        return self.begin(work).result(PATIENCE)
+
+    async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        future = self.begin(work)
+        await until(future.done)
+        return future.result()
+
+    def close(self) -> None:
+        self.wait(self.kernel.close())
+        self.wait(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
 
 
 async def echo(stream: RdmaStream) -> None:

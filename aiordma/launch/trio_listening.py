@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from ..errors import Code, NegotiationError
 from ..negotiation.accept import ConnectionListener
 from ..negotiation.options import ListenOptions
+from ..negotiation.server import keep_plain, negotiate_accepted
 from .trio_socket import socket_of
 
 if TYPE_CHECKING:
@@ -49,8 +51,12 @@ class NegotiatingListener(ConnectionListener[Negotiated]):
         self._permits = permits
         super().__init__([sock], ListenOptions.of(config=config))
 
-    def _options_for(self, sock: socket.socket) -> ListenOptions:
-        return self._options if self._permits(sock) else ListenOptions.of(mode="tcp")
+    async def _negotiate(self, sock: socket.socket, may_use_rdma: Callable[[], bool]) -> NegotiationResult:
+        if self._permits(sock):
+            return await super()._negotiate(sock, may_use_rdma)
+        forbidden = NegotiationError(Code.CONFIGURATION, "the rules keep it plain")
+        declined = await keep_plain(sock, self._options, forbidden)
+        return declined or await negotiate_accepted(sock, ListenOptions.of(mode="tcp"))
 
     async def _make(self, result: NegotiationResult) -> Negotiated:
         return Negotiated(socket_of(result))

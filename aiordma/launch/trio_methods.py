@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import socket
 import weakref
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from ..borrowed import ENABLED
 from ..negotiation.announcement import Announcement
+from ..negotiation.smc_place import place_of
 from .loading import config_of_run, load, news_of
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
     from concurrent.futures import Future
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["TrioMethods"]
 
 _Patches = dict[str, Any]
+#: In this context, trio opens sockets that its own listeners get.
+_OPENING: ContextVar[bool] = ContextVar("aiordma: trio opens listeners", default=False)
 
 
 class _Names:
@@ -74,8 +78,19 @@ class TrioMethods:
             self._count_plain(name, stream.socket, made)
             return stream
 
+        own_open = module.open_tcp_listeners
+
+        @functools.wraps(own_open)
+        async def open_tcp_listeners(*arguments: Any, **named: Any) -> Any:
+            opening = _OPENING.set(True)
+            try:
+                return await own_open(*arguments, **named)
+            finally:
+                _OPENING.reset(opening)
+
         return {
-            module: {"open_tcp_stream": open_tcp_stream},
+            module: {"open_tcp_stream": open_tcp_stream, "open_tcp_listeners": open_tcp_listeners},
+            socket.socket: {"listen": self._of_listen(socket.socket.listen)},
             module.SocketListener: self._of_listeners(module.SocketListener, "socket", trio.SocketStream),
         }
 
@@ -129,6 +144,26 @@ class TrioMethods:
             await own_close(listener)
 
         return {"__init__": __init__, "accept": accept, "aclose": aclose}
+
+    def _of_listen(self, own_listen: Any) -> Any:
+        """Clients that are kernels ask in their SYNs, and what answers them is set before ``listen()``. So it
+        is for sockets that become listeners of trio's: others know nothing of what such clients send then."""
+
+        @functools.wraps(own_listen)
+        def listen(sock: socket.socket, *arguments: Any) -> None:
+            with self._answers_kernels(sock) if _OPENING.get() else contextlib.nullcontext():
+                own_listen(sock, *arguments)
+
+        return listen
+
+    def _answers_kernels(self, sock: socket.socket) -> contextlib.AbstractContextManager[None]:
+        config = config_of_run()
+        if place_of(config.smcr) is None or self._policy.forbids_server(None, {"sock": sock}) is not None:
+            return contextlib.nullcontext()
+        from ..negotiation.options import ListenOptions
+        from ..negotiation.smc_option import let_ask  # for hosts that are set up
+
+        return let_ask(sock, ListenOptions.of(config=config))
 
     # ---- clients
 

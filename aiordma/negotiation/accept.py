@@ -130,9 +130,11 @@ class ConnectionListener(anyio.abc.Listener[T]):
         """
         raise NotImplementedError
 
-    def _options_for(self, sock: socket.socket) -> ListenOptions:
-        """The options of one accepted connection."""
-        return self._options
+    async def _negotiate(self, sock: socket.socket, may_use_rdma: Callable[[], bool]) -> NegotiationResult:
+        """As :func:`negotiate_accepted`, on one accepted connection."""
+        return await negotiate_accepted(
+            sock, self._options, kind=self.kind, service=self._service, may_use_rdma=may_use_rdma
+        )
 
     # -- what users call
 
@@ -370,14 +372,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
             return True
 
         try:
-            result = await negotiate_accepted(
-                sock,
-                self._options_for(sock),
-                kind=self.kind,
-                service=self._service,
-                may_use_rdma=may_use_rdma,
-            )
-            made = await self._make(result)
+            made = await self._make(result := await self._negotiate(sock, may_use_rdma))
             peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
             if result.pipe is None:
                 self._tcp += 1

@@ -7,9 +7,7 @@ then, however long that takes.
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextlib import contextmanager
-from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,13 +20,11 @@ from aiordma.links.smcr.group import KernelGroup
 from aiordma.proto import llc
 from tests.health import until
 from tests.kernel_option import options
-from tests.kernel_peer import NAME, Kernel
-from tests.processes import PATIENCE
+from tests.kernel_peer import NAME, Elsewhere
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
     from aiordma.streams.stream import RdmaStream
     from tests.vm.smc.peer import Link
@@ -42,44 +38,11 @@ CONFIG = Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536)
 ROUNDS, REQUESTS, SENDS = 20, 5, 5
 
 
-class Elsewhere:
-    """The peer's thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever)
-        self._thread.start()
-        self.kernel: Kernel = self.wait(self._open())
-
-    async def _open(self) -> Kernel:
-        return Kernel(await links_engine.current(CONFIG))
-
-    def begin(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-        # This loop may be trio's: its context would tell the other one so.
-        return Context().run(asyncio.run_coroutine_threadsafe, work, self.loop)
-
-    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Block until it is done."""
-        return self.begin(work).result(PATIENCE)
-
-    async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        future = self.begin(work)
-        await until(future.done)
-        return future.result()
-
-    def close(self) -> None:
-        self.wait(self.kernel.close())
-        self.wait(self.loop.shutdown_asyncgens())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-
 @pytest.fixture
 def elsewhere(blockbuster: Any) -> Iterator[Elsewhere]:
     for function in blockbuster.functions.values():
-        function.can_block_in("tests/negotiation/test_absence.py", "wait")
-    made = Elsewhere()
+        function.can_block_in("tests/kernel_peer.py", "wait")
+    made = Elsewhere(CONFIG)
     yield made
     made.close()
 
