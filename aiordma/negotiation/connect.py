@@ -97,6 +97,8 @@ class _Attempt:
         self.waker, self._candidates, self._options, self._kind = waker, candidates, options, kind
         #: A TCP connection that is open and unused.
         self._spare = spare
+        #: The SYN-ACK of that connection says that the server is aiordma.
+        self._is_aiordma = False
 
     def close(self) -> None:
         """Close what was not used."""
@@ -129,6 +131,7 @@ class _Attempt:
                 return await ClientNegotiation(carrier, self._options, self._kind, engine).run()
             options = self._options
             peer = Peer(host, port, options.config, self._candidates, tls=options.tls is not None)
+            peer.is_aiordma = self._is_aiordma
             async with peer.known():
                 return await self._negotiate_or_fall_back(engine, peer)
         finally:
@@ -203,6 +206,8 @@ class _Attempt:
             sock.close()
             return None
         if answer is None or answer.is_aiordma:
+            # An echo of this end's own option says nothing.
+            self._is_aiordma = answer is not None and answer.in_answer
             self._spare = sock
             return None
         try:

@@ -214,6 +214,8 @@ class Peer:
         self, host: str, port: int, config: Config, candidates: list[Candidate], *, tls: bool
     ) -> None:
         self._key, self._config, self._candidates = (host, port, tls), config, candidates
+        #: Its SYN-ACK says so: that counts more than what is known of earlier ones.
+        self.is_aiordma = False
 
     @property
     def is_announced(self) -> bool:
@@ -226,7 +228,7 @@ class Peer:
 
     def plain_reason(self) -> FallbackReason | None:
         """Why it counts as a plain one now, None when it is to be asked."""
-        reason = plain_reason(self._key)
+        reason = None if self.is_aiordma else plain_reason(self._key)
         if reason is not None and self.is_announced:
             reason = plain_reason(self._key, announced=True)
         return reason
@@ -236,7 +238,8 @@ class Peer:
         cancelled, have waited is part of it.
         """
         seconds = self._config.head_start_ms / 1000
-        if seconds < _BELIEVED_S and (negotiates(self._key) or self.is_announced):
+        known = self.is_aiordma or negotiates(self._key) or self.is_announced
+        if seconds < _BELIEVED_S and known:
             seconds = _BELIEVED_S
         return max(0.0, seconds - waited(self._key))
 

@@ -21,12 +21,12 @@ from aiordma import wake
 from aiordma.admin.describe import Moment, describe_connection
 from aiordma.compat.server import RdmaServer
 from aiordma.config import Config
-from aiordma.errors import Code, NegotiationError
+from aiordma.errors import Code, FallbackReason, NegotiationError
 from aiordma.links import engine as links_engine
 from aiordma.links.smcr import peers
 from aiordma.links.smcr.group import KernelGroup
 from aiordma.links.smcr.rings import RingPlaces
-from aiordma.negotiation import smc_option, sockops
+from aiordma.negotiation import peer_cache, smc_option, sockops
 from aiordma.negotiation.question import Answer, ask
 from aiordma.negotiation.smc_place import PINNED_AT
 from aiordma.observe import connections
@@ -534,3 +534,21 @@ async def test_aiordma_peers_keep_their_own_protocol(options: Options) -> None:
             assert (ours.path, theirs.path) == ("rdma", "rdma")
             assert (ours.smc_peer, theirs.smc_peer) == (None, None)
             await theirs.aclose()
+
+
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [(SynOption(1, in_answer=True), "rdma"), (SynOption(1), "tcp"), (None, "tcp")],
+    ids=["aiordma", "echo", "none"],
+)
+async def test_a_syn_ack_of_aiordma_s_counts_more_than_what_is_remembered(
+    options: Options, said: SynOption | None, path: str
+) -> None:
+    options.said = said
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        plain = FallbackReason.of_local(Code.PLAIN_TCP_PEER)
+        peer_cache.remember_plain(("127.0.0.1", listener.port, False), plain, 600.0, announced=True)
+        async with aiordma.connect("127.0.0.1", listener.port, config=CONFIG) as ours:
+            assert ours.path == path
+            ours.abort()
+    peer_cache.forget()
