@@ -19,6 +19,7 @@ from . import actions
 from .counting import open_connections
 from .describe import KINDS, Moment, describe_connection, describe_valkey, mode_of
 from .holders import holders
+from .late_timers import late_timers
 from .messages import (
     Call,
     Calls,
@@ -57,7 +58,7 @@ from .tasks import tasks
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from msgspec import Struct
 
@@ -337,7 +338,7 @@ def _leaks(waker: Waker) -> Iterator[Struct]:
 
 def _totals(waker: Waker) -> Iterator[Struct]:
     counts, engines = registered.counts, _engines(waker)
-    late = _late(waker)
+    late = late_timers(waker)
     kinds = counts.connections.items()
     yield Totals(
         open=open_connections(waker),
@@ -353,11 +354,6 @@ def _totals(waker: Waker) -> Iterator[Struct]:
         latest_timer_ms=round(1000 * max((blocked for blocked, _ in late), default=0.0), 3),
         queued_ms=round(1000 * max((queued for _, queued in late), default=0.0), 3),
     )
-
-
-def _late(waker: Waker) -> Collection[tuple[float, float]]:
-    found = getattr(waker.locals.get("aiordma.admin.endpoint"), "value", None)
-    return () if found is None else found.late
 
 
 def _engine(engine: Any) -> Engine:

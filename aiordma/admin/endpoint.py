@@ -16,7 +16,6 @@ import secrets
 import socket
 import threading
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING
 
 from ..wake import clock
@@ -26,6 +25,7 @@ from ..wake.beside import start_thread
 from . import place
 from .counting import open_connections
 from .credentials import credentials
+from .late_timers import late_timers
 from .page import BEAT_SECONDS, PageWriter, read
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ _log = logging.getLogger("aiordma.admin")
 _SESSIONS = 8
 #: Leftovers of killed processes that a new endpoint looks at.
 _SWEPT = 32
-#: Of the loop's own timer, so many lates are kept.
-_BEATS = round(60 / BEAT_SECONDS)
 
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 #: The log has it already that there is no place for the files.
@@ -150,9 +148,7 @@ class Endpoint:
         self._closed = False
         self._due = waker.now()
         self._queued_s = _queued_s()
-        #: by how many seconds the timer came late in the last minute: because the loop was blocked, and for
-        #: want of a processor
-        self.late: deque[tuple[float, float]] = deque(maxlen=_BEATS)
+        self.late = late_timers(waker)
         _endpoints.add(self)
         self._watched = WatchedListener(waker, self._sock, self._accept)
         waker.at_loop_end(self.close, self._loop_closed)
