@@ -32,7 +32,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-upgrade test-late test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-siw test-stacks \
+        test-quick test-upgrade test-late test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-smc-core test-siw test-stacks \
         test-programs test-valkey test-kills \
         bench-apps bench-hosts bench-crowd demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
@@ -226,6 +226,15 @@ test-smc: install .venv/.apt-vm ## streams with the sockets of the kernel's own 
 	tests/vm/run --net wire+netns --env AIORDMA_VM=smc --env AIORDMA_DEVICE=soft --env AIORDMA_TEST_SLOWER=10 \
 	  --env AIORDMA_VM_SMC_ENDS="10.99.1.2 10.99.1.1 veth1" --env AIORDMA_VM_SMC_THERE="nsenter -t 1 -n" \
 	  --timeout $(RXE_LIMIT) -- ip netns exec b $(PY) -m pytest -q -p no:cacheprovider --timeout 200 tests/vm/smc
+
+# What a change most likely breaks: both roles, the option, and a loop that is blocked; on rxe alone.
+SMC_CORE := share_a_link or clients_of_a_listener or asyncio_streams or blocked or plain_server
+test-smc-core: RXE_LIMIT := 600
+test-smc-core: VM := smc
+test-smc-core: install .venv/.apt-vm ## of these tests the five that a change most likely breaks, on rxe (RXE_LIMIT)
+	tests/vm/run --net wire --env AIORDMA_VM=smc --env AIORDMA_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 \
+	  --timeout $(RXE_LIMIT) -- $(PY) -m pytest -q -p no:cacheprovider --timeout 200 -k "$(SMC_CORE)" \
+	  tests/vm/smc/test_streams.py
 
 # Debian's kernel has no siw: it is built from the source of the very same version.
 VM_KERNEL = $(or $(AIORDMA_VM_KERNEL),build/vm/kernel)

@@ -8,7 +8,9 @@ import hashlib
 import os
 import random
 import socket
+import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -31,6 +33,8 @@ from .test_kernel import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aiordma.negotiation.sockops import SynOptions
     from aiordma.streams.stream import RdmaStream
 
@@ -158,6 +162,43 @@ async def test_a_kernels_program_that_is_killed(config: Config) -> None:
         stream.abort()
     async with kernel_server(), await connected(config) as stream:
         await check_echo(stream, 1000)
+
+
+@pytest.fixture
+def asks_each_second() -> Iterator[None]:
+    """The kernel's Test Link, on links that are made from now on."""
+    set_test_link(1)
+    yield
+    set_test_link(30)
+
+
+def set_test_link(seconds: int) -> None:
+    command = [*THERE_COMMAND, "sh", "-c", f"echo {seconds} > /proc/sys/net/smc/smcr_testlink_time"]
+    subprocess.run(command, check=True)
+
+
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@pytest.mark.usefixtures("asks_each_second")
+async def test_a_loop_that_is_blocked_for_ten_seconds(config: Config, blockbuster: Any) -> None:
+    """The kernel asks on the link, wants its answers within two seconds, and sends meanwhile."""
+    for function in blockbuster.functions.values():
+        function.can_block_in("tests/vm/smc/test_streams.py", "block")
+    data = random.Random(7).randbytes(20_000)
+    async with kernel_server(), await connected(config) as stream:
+        await stream.send(data[:100])
+        assert await stream.receive_exactly(100) == data[:100]
+        sent = 100
+        with contextlib.suppress(anyio.WouldBlock):
+            while sent < len(data):
+                sent += stream.send_nowait(data[sent : sent + 100])
+        block(10)
+        assert await stream.receive_exactly(sent - 100) == data[100:sent]
+        (link,) = links()
+        assert link["connections"] == 1
+        await check_echo(stream, 100_000)
 
 
 async def test_a_process_of_this_end_that_is_killed(config: Config) -> None:
