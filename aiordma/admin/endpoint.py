@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import secrets
 import socket
 import threading
@@ -172,7 +173,8 @@ class Endpoint:
         engine = self.waker.locals.get("engine")
         done = 0 if engine is None else sum(each.poller.completions for each in engine.devices.engines)
         self._files.page.beat(open_connections(self.waker), done)
-        self._due = self.waker.now() + BEAT_SECONDS
+        # At odd moments: what blocks the loop once a second would else be met always, or never.
+        self._due = self.waker.now() + BEAT_SECONDS * random.uniform(0.6, 1.0)
         self._timer = self.waker.call_at(self._due, self._beat)
 
     # ---- requests

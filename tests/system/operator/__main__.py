@@ -66,7 +66,7 @@ def dropped_link(seen: Scene) -> None:
 
 
 def blocked_loop(seen: Scene) -> None:
-    seen.shop.say("block")
+    seen.shop.say("0.25")
     seen.until(".*shop.* blocks its event loop: a timer")
     told(seen, "blocked loop", f"adm --pid {seen.shop.pid} trace start")
     seen.until(".*blocks its event loop: ")

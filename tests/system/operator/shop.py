@@ -1,5 +1,5 @@
-"""A server of calls: ``shop.py``, then its port on stdout. Each word on stdin makes ``report`` block the
-event loop, or no longer."""
+"""A server of calls: ``shop.py``, then its port on stdout. A number on stdin makes ``report`` block the
+event loop for so many seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from aiordma import rpc
 
 shop = rpc.Service("shop")
-blocks = False
+blocks = 0.0
 
 
 @shop.method
@@ -20,8 +20,7 @@ async def price(article: str) -> int:
 
 @shop.method
 async def report(article: str) -> int:
-    if blocks:
-        time.sleep(0.25)  # noqa: ASYNC251 - as a database driver that is not made for event loops
+    time.sleep(blocks)  # noqa: ASYNC251 - as a database driver that is not made for event loops
     return len(article)
 
 
@@ -32,9 +31,9 @@ async def main() -> None:
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
     async with rpc.serve(shop, "127.0.0.1", 0) as server:
         print(server.port, flush=True)
-        while await words.readline():
-            blocks = not blocks
-            print("blocks" if blocks else "runs", flush=True)
+        while word := await words.readline():
+            blocks = float(word)
+            print("blocks", flush=True)
 
 
 asyncio.run(main())

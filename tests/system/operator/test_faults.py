@@ -78,7 +78,8 @@ def test_a_link_delivers_nothing(seen: Scene) -> None:
 def test_a_handler_blocks_the_event_loop(seen: Scene) -> None:
     """Nothing is set: the loop's own timer is late. The trace it proposes names the handler."""
     shop = seen.shop
-    assert shop.say("block") == "blocks"
+    # Longer than what it waits for a processor in a second, also beside much load: that is taken off.
+    assert shop.say("0.8") == "blocks"
     asked = seen.until(
         rf"{shop.named} blocks its event loop: a timer .* late \d+ times in the last minute, "
         r"by \d+ ms at most \(aiordma (adm --pid \d+ trace start) makes its log name what blocks it\)\."
