@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from .datapath._between_turns cimport BetweenTurns
 from .datapath._bytes_pool cimport SpareBytes
 from .datapath._fairness cimport BatchReceiver, FairQueue, SendQueueWaiter
+from .datapath._late cimport LateWork
 from .datapath._spin cimport SpinPolicy
 from .datapath._verbs cimport ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_wc
 from .wake._clock cimport Clock
@@ -28,8 +29,10 @@ cdef class CompletionOwner:
     cdef int on_completion(self, ibv_wc *wc) except -1
     cdef int ran_out(self) except -1        # on_completion() had no memory, and did half of its work
     cdef int flush(self) except -1          # post what was deferred to the end of the tick
+    cdef bint flush_beside(self) except -1  # the same in another thread, if that calls nothing else; False: not now
+    cdef int post_failed(self, object error) except -1
 
-cdef class CompletionPoller:
+cdef class CompletionPoller(LateWork):
     cdef ibv_cq *cq
     cdef ibv_comp_channel *channel
     cdef get_cq_event_fn get_event
@@ -41,6 +44,9 @@ cdef class CompletionPoller:
     cdef list free_slots
     cdef list dirty                         # owners with deferred work
     cdef FairQueue fair_queue
+    cdef bint helping                       # another thread posts, in place of a loop that is blocked
+    cdef int outside                        # posts that are at work without Python's lock
+    cdef list failed_beside                 # owners with the errors that their posts met in that thread
     cdef uint32_t fragments, max_fragments  # WRITEs from registered memory under way on all QPs, and their limit
     cdef uint32_t reserved_fragments        # those that waiters hold a reservation for
     cdef uint32_t generation
@@ -98,6 +104,8 @@ cdef class CompletionPoller:
     cdef int report(self, error) except -1
     cdef bint may_hold(self)
     cdef int flush(self) except -1
+    cdef int fail_owner(self, CompletionOwner owner, object error) except -1
+    cdef int report_failed(self) except -1
     cdef int poll(self) except -1
     cdef int _dispatch(self, int n) except -1
     cdef void look_at_gap(self, int64_t since, str where)

@@ -73,8 +73,14 @@ cdef class CompletionOwner:
     cdef int flush(self) except -1:
         raise NotImplementedError
 
+    cdef bint flush_beside(self) except -1:
+        return True
 
-cdef class CompletionPoller:
+    cdef int post_failed(self, object error) except -1:
+        raise NotImplementedError
+
+
+cdef class CompletionPoller(LateWork):
     """One per engine. Single-threaded: every method runs in the thread of the engine's event loop.
 
     :param cq, channel: addresses of ``struct ibv_cq`` and of its ``struct ibv_comp_channel`` (fd non-blocking).
@@ -103,6 +109,7 @@ cdef class CompletionPoller:
         self.free_slots = []
         self.receivers = []
         self.dirty = []
+        self.failed_beside = []
         self.fair_queue = FairQueue()
         self.turns = 1
         self.max_fragments = max_fragments
@@ -163,7 +170,7 @@ cdef class CompletionPoller:
         if index < <uint64_t>len(self.owners) and self.owners[index] is owner:
             self.owners[index] = None
             self.free_slots.append(index)
-        if owner in self.dirty:
+        while owner in self.dirty:
             self.dirty.remove(owner)
 
     # ---- work deferred to the end of the tick
@@ -171,13 +178,15 @@ cdef class CompletionPoller:
     cdef void mark_dirty(self, CompletionOwner owner):
         if not self.dirty:
             self.deferred_at = self.clock.ns()
+            if self.clock.real:
+                self.work_waits()
         self.dirty.append(owner)
         self.schedule()
 
     cdef int flush_if_late(self) except -1:
         """Do the deferred work now if some of it waits for long: what is sent with work of the program's in between
         shall reach the peer while the program works on, and not all of it at the end."""
-        if self.dirty and self.clock.ns() - self.deferred_at >= LATE_NS:
+        if self.dirty and not self.helping and self.clock.ns() - self.deferred_at >= LATE_NS:
             return self.flush()
         return 0
 
@@ -192,9 +201,42 @@ cdef class CompletionPoller:
         self.turns += 1
         if not self.dirty:
             return 0
+        self.work_done()
         work, self.dirty = self.dirty, []
         for owner in work:
             owner.flush()
+        return 0
+
+    cdef bint help(self) except -1:
+        """The loop is blocked. What it has deferred stays deferred: its turn finds that nothing is left to post."""
+        cdef CompletionOwner owner
+        cdef Py_ssize_t i = 0
+        cdef bint done = True
+        if self.outside or self.closed:
+            return self.closed
+        self.helping = True
+        try:
+            while i < len(self.dirty):      # datagrams that are placed have their queue pair follow them
+                owner = self.dirty[i]
+                i += 1
+                if not owner.flush_beside():
+                    done = False
+        finally:
+            self.helping = False
+        return done
+
+    cdef int fail_owner(self, CompletionOwner owner, object error) except -1:
+        """A post has failed. Those who must know are called by the loop."""
+        if self.helping:
+            self.failed_beside.append((owner, error))
+            return 0
+        return owner.post_failed(error)
+
+    cdef int report_failed(self) except -1:
+        cdef CompletionOwner owner
+        while self.failed_beside:
+            owner, error = self.failed_beside.pop()
+            owner.post_failed(error)
         return 0
 
     cdef int serve_waiters(self) except -1:
@@ -357,7 +399,7 @@ cdef class CompletionPoller:
         return 0
 
     cdef void schedule(self):
-        if not self.scheduled and not self.closed:
+        if not self.scheduled and not self.closed and not self.helping:
             self.scheduled = True
             self.first = self.ready is not None and len(self.ready) == 0
             if self.slow_poll_ns:
@@ -385,6 +427,8 @@ cdef class CompletionPoller:
             self.fair_queue.next_turn()
             if self.fair_queue.needs_next_turn:
                 self.schedule()
+        if self.failed_beside:
+            self.report_failed()
         seen = self.completions
         held = self.may_hold()
         if not held:
@@ -586,4 +630,5 @@ cdef class CompletionPoller:
         self.between.stop()
         self.owners.clear()
         self.dirty.clear()
+        self.no_more_work()
         self.fair_queue.clear()

@@ -33,6 +33,7 @@ cdef class Flow(SendQueueWaiter):
     cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1
     # 1: nothing left to post; 0: out of credit, stays first; 2: more to post, after the others.
     cdef int flush(self) except -1
+    cdef bint is_quiet(self) noexcept       # flush() only posts: it calls nothing of the program's
     # Its WRITEs up to this byte, or its oldest READ, have completed.
     cdef void on_fragment_done(self, uint64_t until) noexcept
     cdef int on_broken(self, object reason) except -1
@@ -120,6 +121,7 @@ cdef class QueuePair(CompletionOwner):
     cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1
     cdef int ack_if_due(self) except -1
     cdef void enqueue(self, Flow flow)
+    cdef int flush_flows(self, bint quiet) except -1
     cdef void say_held(self, bint some) noexcept
     cdef void wait_for_room(self, Flow flow)
     cdef object flow_at(self, uint32_t token)

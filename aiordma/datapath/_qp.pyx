@@ -94,6 +94,9 @@ cdef class Flow(SendQueueWaiter):
     cdef int flush(self) except -1:
         raise NotImplementedError
 
+    cdef bint is_quiet(self) noexcept:
+        return False
+
     cdef void on_fragment_done(self, uint64_t until) noexcept:
         pass
 
@@ -348,14 +351,19 @@ cdef class QueuePair(CompletionOwner):
             rc = aio_chain_post(self.qp, chain, &posted)
         else:
             # The device may copy all of it here (inline): let other threads run meanwhile.
+            self.cq.outside += 1
             with nogil:
                 rc = aio_chain_post(self.qp, chain, &posted)
+            self.cq.outside -= 1
         self.sq_posted += posted
         if rc:
             # The window and the cursors have moved already, so the link must fail. Its flows learn of it as of any
             # other failure.
-            self.fail(VerbsError(rc, "ibv_post_send"))
+            self.cq.fail_owner(self, VerbsError(rc, "ibv_post_send"))
         return 0
+
+    cdef int post_failed(self, object error) except -1:
+        return self.fail(error)
 
     cdef int ack_if_due(self) except -1:
         """Send a NOP when the peer has used half of its window and no message has acknowledged that. It is outside the
@@ -446,10 +454,10 @@ cdef class QueuePair(CompletionOwner):
     cdef void enqueue(self, Flow flow):
         if not flow.queued and not self.failed:
             flow.queued = True
-            if not self.waiting_flows:
+            self.waiting_flows.append(flow)     # first: a thread that helps a blocked loop may look behind any call
+            if len(self.waiting_flows) == 1:
                 self.say_held(True)
                 self.cq.mark_dirty(self)
-            self.waiting_flows.append(flow)
 
     cdef void say_held(self, bint some) noexcept:
         if self.says_held != NULL and not self.failed:
@@ -461,6 +469,16 @@ cdef class QueuePair(CompletionOwner):
         self.cq.fair_queue.add(flow)
 
     cdef int flush(self) except -1:
+        return self.flush_flows(False)
+
+    cdef bint flush_beside(self) except -1:
+        if self.flushing:
+            return False
+        if self.hook is None:
+            self.flush_flows(True)
+        return True
+
+    cdef int flush_flows(self, bint quiet) except -1:
         cdef Flow flow
         cdef int verdict
         if self.flushing:
@@ -469,6 +487,8 @@ cdef class QueuePair(CompletionOwner):
         try:
             while self.waiting_flows and not self.failed:
                 flow = self.waiting_flows[0]
+                if quiet and not flow.is_quiet():
+                    break
                 verdict = flow.flush()
                 if verdict == 0:
                     # It stays first; acknowledgements and completions of sends call flush() again.

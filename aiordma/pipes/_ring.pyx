@@ -7,7 +7,8 @@ that the data is in place before the cursor is seen (RFC 7609 section 4; net/smc
 
 When a CDC is sent: at once for the first writes of a turn of the loop (comes_first()), when nothing of ours is under way
 on the link, or when a step is full; otherwise at the end of the loop's tick, or before this side polls or parks, whichever
-is first. So a burst of small sends costs few messages, and nothing is held back for longer than a tick.
+is first. For a loop that is blocked, a thread sends it (datapath/_late.pyx). So a burst of small sends costs few messages,
+and nothing is held back for longer than a tick or some milliseconds.
 
 When the ring may be freed: after the peer has announced that it writes no more (sending done, closed or aborted; RC
 keeps that behind its last WRITE), or when the QP is gone. Freed earlier, the peer would write into memory of another
@@ -560,6 +561,9 @@ cdef class RingPipe(Flow):
             return self.flush()
         self.qp.enqueue(self)
         return 0
+
+    cdef bint is_quiet(self) noexcept:
+        return self.failover.stage == ON_RDMA
 
     cdef int flush(self) except -1:
         cdef QueuePair qp = self.qp

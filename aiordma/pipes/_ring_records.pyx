@@ -234,6 +234,16 @@ cdef class RingDatagrams(CompletionOwner):
             self.rings.qp.say_held(False)
         return 0
 
+    cdef bint flush_beside(self) except -1:
+        if self.posting:
+            return False
+        # What is more than the stage has may take long to post, and off RDMA it takes Python.
+        if self.rest is None and self.rings.failover.stage == ON_RDMA and self.rings.tx.free() >= self.staged:
+            self.push()
+            if self.rings.cursors.unannounced and not self.is_lost():
+                self.rings.announce(True)
+        return True
+
     @property
     def unsent(self) -> int:
         """Bytes that were accepted and wait for room."""

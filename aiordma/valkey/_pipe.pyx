@@ -244,12 +244,17 @@ cdef class ValkeyPipe(CompletionOwner):
         if chain.sge[0].length < LONG_POST_BYTES:
             rc = aio_chain_post(self.qp, chain, &posted)
         else:
+            self.cq.outside += 1
             with nogil:
                 rc = aio_chain_post(self.qp, chain, &posted)
+            self.cq.outside -= 1
         self.sq_posted += posted
         if rc:
-            self.fail(VerbsError(rc, "ibv_post_send"))
+            self.cq.fail_owner(self, VerbsError(rc, "ibv_post_send"))
         return 0
+
+    cdef int post_failed(self, object error) except -1:
+        return self.fail(error)
 
     cdef int send_command(self, bytes command) except -1:
         """The caller has counted it. Always signalled: a keepalive is a question."""
@@ -569,6 +574,11 @@ cdef class ValkeyPipe(CompletionOwner):
         """The end of the tick."""
         self.dirty = False
         return self.post_staged()
+
+    cdef bint flush_beside(self) except -1:
+        if self.sq_free() > RESERVE:        # for a question behind it, too
+            self.post_staged()
+        return True
 
     cdef int on_completion(self, ibv_wc *wc) except -1:
         cdef uint32_t kind = (wc.wr_id >> 28) & 0xf

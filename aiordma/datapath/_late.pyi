@@ -1,0 +1,6 @@
+from typing_extensions import disjoint_base
+
+@disjoint_base
+class LateWork: ...
+
+def help_late() -> None: ...

@@ -1,0 +1,150 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""What a blocked event loop has deferred: a thread announces in its place, some milliseconds later.
+
+An engine announces small writes together, at the end of the loop's turn. Where a callback computes, or sleeps, there is
+no such end for seconds, while TCP would have delivered each write. So one thread of the process looks every 5 ms at which
+engine has work that was there when it looked before, takes Python's lock, and has that engine announce it. It needs that
+lock: where a C extension computes and keeps it, nothing goes out before it is given up.
+
+The loop pays two stores for a turn with deferred work. The thread ends when nothing was deferred for a second, and is
+started again by what is deferred next.
+
+What the thread calls runs no code of the program, and gives up Python's lock nowhere: for the loop's thread it happens at
+one moment, in the midst of what the program does. It posts, and nothing else: what fails is left to the loop's next turn.
+"""
+from libc.stdint cimport uint64_t
+from posix.time cimport nanosleep, timespec
+
+import _thread
+import os
+from weakref import ref
+
+cdef extern from "Python.h":
+    int PyGC_Disable()
+    int PyGC_Enable()
+
+cdef enum:
+    SLOTS = 64              # engines that are looked after at once
+    PERIOD_NS = 5_000_000   # Python's own threads wait as long for its lock
+    IDLE_PERIODS = 200      # without any deferred work, until the thread ends
+    STARTS_AGAIN = 1000     # deferrals until the next try where no thread could be started
+
+# By slot: the number of the deferred work; 0: none.
+cdef volatile uint64_t _waiting[SLOTS]
+cdef volatile uint64_t _begun = 0
+cdef uint64_t _start_at = 0
+cdef bint _running = False
+cdef list _owners = [None] * SLOTS          # weak references
+
+
+cdef class LateWork:
+    def __cinit__(self):
+        self.late_slot = -1
+
+    cdef void work_waits(self):
+        global _begun
+        if self.late_slot < 0:
+            self.late_slot = _free_slot(self)
+            if self.late_slot < 0:
+                return
+        _begun += 1
+        _waiting[self.late_slot] = _begun
+        if not _running and _begun >= _start_at:
+            _start()
+
+    cdef void work_done(self) noexcept:
+        if self.late_slot >= 0:
+            _waiting[self.late_slot] = 0
+
+    cdef void no_more_work(self):
+        self.work_done()
+        if self.late_slot >= 0:
+            _owners[self.late_slot] = None
+            self.late_slot = -1
+
+    cdef bint help(self) except -1:
+        """In the thread: post what waits. False: not now."""
+        raise NotImplementedError
+
+
+cdef int _free_slot(LateWork owner):
+    cdef int slot
+    for slot in range(SLOTS):
+        if _owners[slot] is None or _owners[slot]() is None:
+            _owners[slot] = ref(owner)
+            return slot
+    return -1
+
+
+cdef void _start():
+    global _running, _start_at
+    try:
+        _thread.start_new_thread(help_late, ())
+        _running = True
+    except RuntimeError:        # a limit, or the interpreter ends
+        _start_at = _begun + STARTS_AGAIN
+
+
+def help_late():
+    """The thread."""
+    global _running
+    cdef uint64_t before[SLOTS]
+    cdef uint64_t helped[SLOTS]
+    cdef uint64_t seen = 0, number
+    cdef int slot, idle = 0
+    cdef timespec period
+    period.tv_sec, period.tv_nsec = 0, PERIOD_NS
+    for slot in range(SLOTS):
+        before[slot] = helped[slot] = 0
+    while True:
+        with nogil:
+            while idle < IDLE_PERIODS:
+                nanosleep(&period, NULL)
+                idle = idle + 1 if _begun == seen else 0
+                seen = _begun
+                for slot in range(SLOTS):
+                    number = _waiting[slot]
+                    if number != 0 and number == before[slot] and number != helped[slot]:
+                        with gil:
+                            if _help(slot, number):
+                                helped[slot] = number
+                            else:
+                                idle = 0
+                    before[slot] = number
+        if _begun == seen:      # with Python's lock: nothing is deferred meanwhile
+            _running = False
+            return
+        idle = 0
+
+
+cdef bint _help(int slot, uint64_t number):
+    """Whether nothing is left to be done for this work."""
+    cdef LateWork owner
+    cdef bint collects
+    if _waiting[slot] != number:
+        return True
+    found = _owners[slot]
+    owner = found() if found is not None else None
+    if owner is None:
+        return True
+    # A collection may run code, and give up Python's lock.
+    collects = PyGC_Disable()
+    try:
+        return owner.help()
+    except Exception:
+        return True             # the loop's turn meets it, too
+    finally:
+        if collects:
+            PyGC_Enable()
+
+
+def _forget():
+    """In a forked child: it has no such thread, and what waited is its parent's."""
+    global _running
+    cdef int slot
+    _running = False
+    for slot in range(SLOTS):
+        _waiting[slot] = 0
+
+
+os.register_at_fork(after_in_child=_forget)
