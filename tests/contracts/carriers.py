@@ -1,15 +1,22 @@
-"""What a behaviour runs on: plain ends, aiordma by RDMA, on TCP, and with a plain end on either side."""
+"""What a behaviour runs on: plain ends, aiordma by RDMA, on TCP, with a plain end on either side; and plain
+functions in a process where `aiordma.install()` has replaced them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from unittest import mock
 
 import aiordma
 from aiordma.config import Config
 from tests.world import DEVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: A client that the machine holds up must not count as a silent, plain one; nor a server.
 _PATIENT = Config(
@@ -48,7 +55,27 @@ class Carrier:
     server: Functions
     #: What a connection must be on, or the behaviour was not tried. None: it is a plain end's, or on TCP.
     path: str | None = None
+    installed: bool = False
 
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While its behaviours are played."""
+        if not self.installed:
+            yield
+            return
+        with mock.patch.dict(os.environ, INSTALLED_ENVIRONMENT):
+            aiordma.install(remember=False)
+            try:
+                yield
+            finally:
+                aiordma.uninstall()
+
+
+#: The settings of `_PATIENT`, for a process whose program says nothing of aiordma.
+INSTALLED_ENVIRONMENT = {
+    "AIORDMA_DEVICE": DEVICE,
+    **{f"AIORDMA_{name}_MS": "60000" for name in ("SERVER_FIRST_WAIT", "HEAD_START", "NEGOTIATE_TIMEOUT")},
+}
 
 PLAIN = Carrier("plain", Functions(), Functions())
 CARRIERS = [
@@ -56,4 +83,7 @@ CARRIERS = [
     Carrier("tcp", Functions(_AT_ONCE, "tcp"), Functions(_AT_ONCE, "tcp")),
     Carrier("plain server", Functions(_PATIENT), Functions()),
     Carrier("plain client", Functions(), Functions(_AT_ONCE)),
+    Carrier("installed", Functions(), Functions(), "rdma", installed=True),
 ]
+#: The last one in a process of `aiordma run`, which has installed it.
+UNDER_RUN = Carrier("installed", Functions(), Functions(), "rdma")

@@ -24,9 +24,9 @@ _DESCRIPTOR = (
 DIFFERENCES: dict[str, Difference] = {
     "an_empty_buffer": Difference({"tcp", "plain client"}, _FIRST),
     "buffers_of_an_error": Difference({"tcp", "plain client"}, _FIRST),
-    "an_error_of_buffer_updated": Difference({"rdma"}, _RESET),
-    "an_error_of_data_received": Difference({"rdma"}, _RESET),
-    "a_cancellation_in_data_received": Difference({"rdma"}, _RESET),
-    "an_error_of_eof_received": Difference({"rdma"}, _RESET),
+    "an_error_of_buffer_updated": Difference({"rdma", "installed"}, _RESET),
+    "an_error_of_data_received": Difference({"rdma", "installed"}, _RESET),
+    "a_cancellation_in_data_received": Difference({"rdma", "installed"}, _RESET),
+    "an_error_of_eof_received": Difference({"rdma", "installed"}, _RESET),
     "a_descriptor_in_use": Difference({"rdma"}, _DESCRIPTOR, frozenset({"uvloop"})),
 }

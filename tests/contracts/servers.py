@@ -209,7 +209,8 @@ async def an_accepted_socket(stage: Stage) -> None:
         listener.listen()
         listener.setblocking(False)
         stage.met_before(listener.getsockname()[1])
-        connecting = asyncio.ensure_future(stage.connect(stage.near(), listener.getsockname()[1]))
+        port = listener.getsockname()[1]
+        connecting = asyncio.ensure_future(stage.connect(stage.near(), port, announced=False))
         accepted, _ = await stage.loop.sock_accept(listener)
         transport, far = await stage.server.connect_accepted_socket(stage.far(), accepted)
         near = await connecting

@@ -5,56 +5,24 @@ How to add one: CONTRIBUTING.md, "a contract".
 
 from __future__ import annotations
 
-import asyncio
-import gc
-from typing import TYPE_CHECKING, Any
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
-import uvloop
 
-from aiordma.negotiation import peer_cache
+from tests.processes import FULL_PATIENCE
 from tests.project.tree import ROOT
 
-from . import (  # noqa: F401  # these fill the table
-    clients,
-    datagrams,
-    files,
-    reading,
-    secure,
-    servers,
-    streams,
-    transports,
-    writing,
-)
-from .carriers import CARRIERS, PLAIN
+from .carriers import CARRIERS, INSTALLED_ENVIRONMENT, PLAIN, UNDER_RUN
 from .differences import DIFFERENCES
-from .stage import Stage
+from .playing import LOOPS, play
 from .table import BEHAVIOURS
 
 if TYPE_CHECKING:
-    from .carriers import Carrier
-    from .table import Behaviour
-
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-def play(behaviour: Behaviour, carrier: Carrier, loop: str) -> dict[str, list[Any]]:
-    """Run it once, on a loop of its own."""
-
-    async def main() -> dict[str, list[Any]]:
-        stage = Stage(carrier)
-        try:
-            await behaviour(stage)
-        except BaseException:
-            await stage.finish()
-            raise
-        return await stage.finish()
-
-    peer_cache.forget()
-    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-        trace = runner.run(main())
-    gc.collect()  # what was left open must warn here
-    return trace
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -72,6 +40,39 @@ def test_contract(name: str, loop: str) -> None:
     assert found.keys() == allowed, f"plain: {right}\n" + "\n".join(
         f"{carrier}: {found.get(carrier, 'as plain, so it need not be listed')}"
         for carrier in sorted(found.keys() ^ allowed)
+    )
+
+
+def seen_by(loop: str, cache: Path, *command: str) -> tuple[str, dict[str, str]]:
+    """By behaviour, what `program.py` has seen; and on which carrier."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "tests.contracts.program", loop],
+        env={**os.environ, **INSTALLED_ENVIRONMENT, "XDG_CACHE_HOME": str(cache)},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        timeout=4 * FULL_PATIENCE,
+        check=True,
+    )
+    carrier, seen = json.loads(done.stdout)
+    return carrier, seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_under_aiordma_run(loop: str, tmp_path: Path) -> None:
+    right = [seen_by(each, tmp_path) for each in dict.fromkeys((loop, "asyncio"))]
+    carrier, found = seen_by(loop, tmp_path, "aiordma", "run", "-m")
+    assert (carrier, {name for name, _ in right}) == (UNDER_RUN.name, {PLAIN.name})
+    differing = {name for name in BEHAVIOURS if all(found[name] != seen[name] for _, seen in right)}
+    allowed = {
+        name
+        for name, difference in DIFFERENCES.items()
+        if UNDER_RUN.name in difference.carriers and loop in difference.loops
+    }
+    assert differing == allowed, "\n".join(
+        f"{name}: plain {[seen[name] for _, seen in right]}, under aiordma run {found[name]}"
+        for name in sorted(differing ^ allowed)
     )
 
 
