@@ -10,6 +10,7 @@ from weakref import WeakSet
 from ..datapath._ud import Route, UdPort
 from ..errors import AioRdmaError, Code, NegotiationError, VerbsError
 from ..proto.resolve import QueuePairAddress
+from ..verbs.abi import Mtu
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.qp import QpPath, QpSize
 from ..verbs.registrar import DeviceRegistrar
@@ -49,7 +50,9 @@ class UdParts:
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
         self.engine = engine
         self._path = QpPath(traffic_class=traffic_class)
-        self.mtu = backend.mtu.size
+        # Within the host the software device copies from memory to memory: no interface limits that.
+        stays = backend.is_soft and engine.config.soft_wire == "off"
+        self.mtu = Mtu.MTU_4096.size if stays else backend.mtu.size
         self._closed = False
         #: Also of routes that are just being proved, by tasks that will be cancelled.
         self._handles: WeakSet[AddressHandle] = WeakSet()

@@ -30,7 +30,7 @@ struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	soft->attr = *attr;
 	soft_gid_get(ctx, attr->grh.sgid_index, &soft->sgid);
 	soft->here = soft_gid_is_local(ctx, &attr->grh.dgid);
-	soft->max = 128u << soft_port_mtu(pd->context);
+	soft->max = SOFT_UD_MTU; /* of memory: a path over interfaces has its own */
 	const int error = soft_roce_wanted(ctx, attr) ? soft_roce_ah(ctx, soft) : 0;
 	if (error) {
 		free(soft);

@@ -266,17 +266,12 @@ SOFT_EXPORT int softdev_kill(const char *device)
 	return ENODEV;
 }
 
-enum ibv_mtu soft_port_mtu(struct ibv_context *context)
-{
-	return soft_roce_mode() == ROCE_OFF ? IBV_MTU_4096 : soft_gids_mtu(to_ctx(context));
-}
-
 int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t size)
 {
 	struct ibv_port_attr all = {
 		.state = soft_port_is_up(context) ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
 		.max_mtu = IBV_MTU_4096,
-		.active_mtu = soft_port_mtu(context),
+		.active_mtu = soft_roce_mode() == ROCE_OFF ? IBV_MTU_4096 : soft_gids_mtu(to_ctx(context)),
 		.gid_tbl_len = SOFT_GID_TABLE,
 		.port_cap_flags = IBV_PORT_CM_SUP,
 		.max_msg_sz = SOFT_MAX_MSG,

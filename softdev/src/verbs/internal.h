@@ -8,11 +8,6 @@
 #include "shm/shm.h"
 #include "verbs/verbs.h"
 
-/* ---- device.c --------------------------------------------------------------------------------------- */
-
-/* What the interfaces carry; memory carries all, where no packet leaves the host (SOFTDEV_WIRE=off). */
-enum ibv_mtu soft_port_mtu(struct ibv_context *context);
-
 /* ---- pd_mr.c, parent.c ------------------------------------------------------------------------------ */
 
 struct soft_pd *soft_pd_create(struct soft_ctx *ctx, struct soft_pd *parent);

@@ -149,12 +149,9 @@ static void controlled_qkey(void)
 
 static void sizes(void)
 {
-    struct ibv_port_attr port;
-    size_t mtu;
+    const size_t mtu = 4096; /* within the host, whatever its interfaces carry */
 
     open_pair();
-    OK(ibv_query_port(a.context, 1, &port));
-    mtu = (size_t)128 << port.active_mtu;
     fill(a.buf, mtu, 3);
     post_recv(&b, 1, 0, mtu + GRH);
     send_one(2, mtu, QKEY, IBV_WR_SEND);

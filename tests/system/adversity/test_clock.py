@@ -24,6 +24,7 @@ DEVICE = PACKAGE.parent / "softdev" / "src"
 STAMPS = {
     "softdev/src/roce/observe.c": "stamps of packets in a capture",
     "softdev/src/verbs/cq_ex.c": "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK",
+    "admin/describe.py": "since when a send waits, to compare two processes; how long, by the loop's clock",
     "admin/report.py": "when a report was made",
     "cli/debug_bundle/command.py": "when a bundle was made",
     "measure/mesh.py": "when a mesh was measured",
