@@ -225,3 +225,6 @@ def uninstall() -> None:
     if _installed is not None:
         _installed.end()
         _installed = None
+        negotiations = sys.modules.get("aiordma.negotiation.peer_cache")
+        if negotiations is not None:
+            negotiations.observe(None)  # the report ends, and the log has paths at its usual level again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from aiordma.config import Config
 from aiordma.errors import Code, FallbackReason
 from aiordma.launch import hooks, loading, policy
 from aiordma.launch.plain_peers import PlainPeers
+from aiordma.launch.report import Report
 from aiordma.negotiation import peer_cache
 from aiordma.negotiation.first_bytes import FirstBytes
 from aiordma.negotiation.question import Answer
@@ -144,6 +146,19 @@ def test_uninstalled_methods_are_the_loops_own() -> None:
     after = [asyncio.open_connection, asyncio.start_server, asyncio.BaseEventLoop.create_connection]
     assert after == before
     assert "create_connection" not in vars(uvloop.Loop)
+
+
+def test_what_is_uninstalled_hears_of_no_more_paths(caplog: pytest.LogCaptureFixture) -> None:
+    """They are in the program's own log again, where its report was to have them alone."""
+    caplog.set_level(logging.INFO, "aiordma.clc")
+    report = Report()
+    aiordma.install(remember=False)
+    loading.load("aiordma.compat.connection", report)
+    peer_cache.announce("client", "while it is installed", "rdma", None)
+    aiordma.uninstall()
+    peer_cache.announce("client", "afterwards", "rdma", None)
+    assert [row[2] for row in report.counts] == ["while it is installed"]
+    assert caplog.messages == ["client afterwards: rdma"]
 
 
 def test_a_plain_server_of_this_host_sees_nothing_but_the_stream(run: Any, cache: Path) -> None:

@@ -7,6 +7,7 @@ path.
 from __future__ import annotations
 
 import ctypes
+import errno
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
@@ -29,6 +30,8 @@ KEEPALIVE = b"\0\2" + bytes(30)
 FEATURES = bytes(32)
 _SLOT = 64
 _RECV, _RECV_IMM = 128, 129
+#: A send has completed.
+_SENT = ("sent", None)
 
 
 class Gone(Exception):
@@ -131,6 +134,7 @@ class ModelServer:
 
     def _post(self, opcode: str, address: int, size: int, imm: int | None, remote: int, rkey: int) -> None:
         from pyverbs import enums
+        from pyverbs.pyverbs_error import PyverbsRDMAError
         from pyverbs.wr import SGE, SendWR
 
         request = SendWR(
@@ -143,7 +147,19 @@ class ModelServer:
         )
         if rkey:
             request.set_wr_rdma(rkey, remote)
-        self.qp.qp.post_send(request)
+        try:
+            self.qp.qp.post_send(request)
+        except PyverbsRDMAError as error:
+            if error.error_code != errno.ENOMEM:
+                raise
+            self._take_completions()
+            self.qp.qp.post_send(request)
+
+    def _take_completions(self) -> None:
+        """Of sends, whose places are free by that; what has arrived meanwhile is kept for :meth:`look`."""
+        while (found := self._polled()) is not None:
+            if found is not _SENT:
+                self._arrived.append(found)
 
     def command(self, data: bytes) -> None:
         """SEND of any bytes."""
@@ -175,18 +191,24 @@ class ModelServer:
         """What has come next: ("command", bytes) or ("data", bytes). :raises Gone:"""
         if self._arrived:
             return self._arrived.popleft()
-        count, found = self._cq.cq.poll(1)
-        if not count:
+        found = self._polled()
+        if found is None:
             if not self._gone and (event := self._channel.next_event()) is not None:
                 self._gone = event.type == CmEvent.DISCONNECTED
             elif self._gone:
                 raise Gone
+        return None if found is _SENT else found
+
+    def _polled(self) -> tuple[str, Any] | None:
+        """Of one completion; None: there is none. :raises Gone:"""
+        count, found = self._cq.cq.poll(1)
+        if not count:
             return None
         done = found[0]
         if done.status:
             raise Gone
         if done.wr_id >= self._receives:
-            return None
+            return _SENT
         slot = int(done.wr_id)
         if done.opcode == _RECV_IMM:
             size = struct.unpack(">I", struct.pack("=I", done.imm_data & 0xFFFFFFFF))[0]
