@@ -63,7 +63,7 @@ def test_nothing_of_the_payload_is_there_by_default(tmp_path: Path) -> None:
 
 
 def test_payload_outside_tls_is_in_clear_text(tmp_path: Path) -> None:
-    """Who asks for it gets what docs/howto/tls.md says: it can be read, and so changed."""
+    """Who asks for it gets what docs/howto/choose-path.md says: it can be read, and so changed."""
     capture = tmp_path / "packets.pcapng"
     with process(f"{__name__}:tls_stream", env=env(capture), outside=True) as both:
         assert both.hear() == ["rdma", True]
