@@ -1,7 +1,7 @@
 """Faults on purpose: the process's filter, and the links it applies to.
 
 Rules (``aiordma.proto.filter``) say which messages and work requests of which links are dropped, delayed,
-corrupted and so on, for tests and for drills in production; ``docs/howto/faults.md`` says what each act
+corrupted and so on, for tests and for drills in production; ``docs/howto/testing.md`` says what each act
 means. They hold for all links of the process, also for existing ones, from the moment they are added. Without
 rules this costs a link one branch.
 
