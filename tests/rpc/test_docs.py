@@ -59,7 +59,7 @@ def test_the_tutorials_program(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_program_with_arrays(mode: str) -> None:
-    (program,) = (block for block in blocks("docs/howto/arrays.md") if "rpc.serve" in block)
+    (program,) = (block for block in blocks("docs/howto/memory.md") if "rpc.serve" in block)
     program = program.replace("7003)", "0) as server", 1).replace("7003)", "server.port)", 1)
     assert run(program, mode) == f"{mode} 250000.0\n"
 
