@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..config import Config
     from ..errors import FallbackReason
+    from ..negotiation.dialogue import NegotiationResult
     from ..negotiation.options import ConnectKeywords, ListenKeywords
-    from ..negotiation.result import NegotiationResult
     from ..pipes.contracts import Channel
     from ..pipes.tcp import TcpPipe
 

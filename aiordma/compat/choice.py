@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import socket
 
     from ..config import Config, Mode
-    from ..negotiation.result import NegotiationResult
+    from ..negotiation.dialogue import NegotiationResult
 
 __all__ = ["Choice", "abort", "info_of", "on_own_transport"]
 

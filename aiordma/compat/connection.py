@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ..config import Config, Mode
+    from ..negotiation.dialogue import NegotiationResult
     from ..negotiation.engine import Engine
-    from ..negotiation.result import NegotiationResult
     from ..negotiation.tcp_connect import Candidate
     from .streams import ClientConnected
 

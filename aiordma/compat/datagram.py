@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..config import Config, Mode
     from ..datagrams.endpoint import DatagramEndpoint
-    from ..negotiation.result import NegotiationResult
+    from ..negotiation.dialogue import NegotiationResult
     from ..pipes.contracts import Buffer, MessagePipe
     from .contracts import TransportOwner
 

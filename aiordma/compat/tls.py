@@ -19,7 +19,7 @@ from .transport import RingTransport
 if TYPE_CHECKING:
     import ssl as ssl_module
 
-    from ..negotiation.result import NegotiationResult
+    from ..negotiation.dialogue import NegotiationResult
     from ..pipes.tls import TlsLayer
 
 #: options of asyncio's functions that are about TLS

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..config import Config
     from ..errors import FallbackReason
+    from ..negotiation.dialogue import NegotiationResult
     from ..negotiation.options import ConnectKeywords, ListenKeywords
-    from ..negotiation.result import NegotiationResult
     from ..pipes.contracts import Buffer, MessagePipe
     from ..wake.outbox import Outbox
 

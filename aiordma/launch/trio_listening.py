@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import trio
 
     from ..config import Config
-    from ..negotiation.result import NegotiationResult
+    from ..negotiation.dialogue import NegotiationResult
 
 __all__ = ["Negotiated", "NegotiatingListener"]
 

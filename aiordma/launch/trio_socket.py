@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from ..negotiation.result import NegotiationResult
+    from ..negotiation.dialogue import NegotiationResult
 
 __all__ = ["StreamSocket", "socket_of"]
 

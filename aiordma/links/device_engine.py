@@ -29,11 +29,11 @@ from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.memory.pool import MemoryPool
 from ..wake import clock
 from ..wake.accepting import PAUSE_S
-from .ack_timer import AckTimer
 from .contact import ClientContact, ServerContact
 from .contracts import LinkKey
 from .devices import Devices
 from .host import check_reachable
+from .link import AckTimer
 from .loop_watch import LoopWatch
 from .opening import OpenedDevice
 from .parting import Parting

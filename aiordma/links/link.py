@@ -2,6 +2,7 @@
 
 :class:`LinkParts` is what takes time to make (protection domain, QP, registered receive slots); it can be
 parked and reused (X-RDMA's QP cache). :class:`Link` is one use of it, from INIT to its failure or end.
+:class:`AckTimer` has links send the acknowledgements that no message carried in time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ..datapath._filter import LinkFilter
     from ..verbs.events import DeviceEvent
     from ..verbs.memory.arena import Arena, Block
-    from ..wake.base import Handle
+    from ..wake.base import Handle, Waker
     from .contracts import EngineView, LinkKey
 
 logger = logging.getLogger("aiordma.link")
@@ -527,3 +528,43 @@ class Link:
             "credit_waits": qp.credit_waits,
             "keepalives": qp.keepalives_done,
         }
+
+
+class AckTimer:
+    """Calls the links of an engine that owe an acknowledgement when the delay is over.
+
+    The timer runs only while the list of such links is not empty. All links that join during one delay are
+    called together at its end: no message waits for longer than the delay, and a later one may wait for less.
+
+    :param delay: the delay in seconds, read whenever one begins.
+    """
+
+    def __init__(self, waker: Waker, delay: Callable[[], float]) -> None:
+        self._waker, self._delay = waker, delay
+        self._owing: list[Link] = []
+        self._handle: Handle | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it will wake the event loop."""
+        return self._handle is not None
+
+    def owe(self, link: Link) -> None:
+        """Call ``link.acknowledge()`` when the delay is over, and again as long as that returns False."""
+        self._owing.append(link)
+        if self._handle is None:
+            self._handle = self._waker.call_at(self._waker.now() + self._delay(), self._run)
+
+    def close(self) -> None:
+        """Call no link any more."""
+        self._owing.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _run(self) -> None:
+        self._handle = None
+        owing, self._owing = self._owing, []
+        for link in owing:
+            if not link.acknowledge():
+                self.owe(link)

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..links.pregranted import GrantingListener
     from ..wake.base import Job, Waiter, Waker
+    from .dialogue import NegotiationResult
     from .engine import Engine
     from .options import ListenOptions
-    from .result import NegotiationResult
     from .serving import OnError
 
 __all__ = ["ConnectionListener", "ListenerStatistics", "open_listener"]

@@ -19,8 +19,8 @@ from ..proto.proof import accept_proof
 from .clc_io import ClcIO
 from .dialogue import Dialogue
 from .engine import ClientContact
-from .head_start import head_start_s
 from .last_step import LastStep
+from .peer_cache import head_start_s
 from .question import question
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from . import smc_option
 from .announcement import arrive, leave
 from .clc_io import ClcIO
 from .client import ClientNegotiation, PlainPeerFound
+from .dialogue import NegotiationResult
 from .engine import find_engine
 from .kernel_peer import connect_kernel
 from .peer_cache import Peer, only_seems_near
-from .result import NegotiationResult
 from .tcp_connect import connect_tcp, resolve
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from ..proto.events import Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
 from ..proto.handshake import ServerHandshake
 from .clc_io import ClcIO
 from .client import PlainPeerFound
+from .dialogue import NegotiationResult
 from .engine import find_engine
-from .result import NegotiationResult
 
 if TYPE_CHECKING:
     import socket

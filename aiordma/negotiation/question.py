@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..proto import clc
 from ..proto.clcstream import Splitter
 from ..proto.errors import RemoteProtocolError
-from .head_start import head_start_s
+from .peer_cache import head_start_s
 from .smc_place import place_of
 
 if TYPE_CHECKING:

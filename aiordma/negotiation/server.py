@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ..links.pregranted import GrantingListener
     from ..proto import clc
     from .clc_io import Carrier
+    from .dialogue import NegotiationResult
     from .options import PathOptions
-    from .result import NegotiationResult
 
 __all__ = ["OnlyAskedError", "ServerNegotiation", "keep_plain", "negotiate_accepted"]
 

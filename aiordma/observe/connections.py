@@ -151,7 +151,7 @@ def of_all_loops() -> Iterator[Entry]:
 
 
 class Negotiated(Protocol):
-    """A connection whose path is agreed on (``negotiation.result.NegotiationResult``)."""
+    """A connection whose path is agreed on (``negotiation.dialogue.NegotiationResult``)."""
 
     @property
     def pipe(self) -> Any: ...

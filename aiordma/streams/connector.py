@@ -13,8 +13,8 @@ from .stream import RdmaStream
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from ..negotiation.dialogue import NegotiationResult
     from ..negotiation.options import ConnectKeywords
-    from ..negotiation.result import NegotiationResult
 
 __all__ = ["connect", "stream_of"]
 

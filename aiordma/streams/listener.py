@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
+    from ..negotiation.dialogue import NegotiationResult
     from ..negotiation.options import ListenKeywords
-    from ..negotiation.result import NegotiationResult
     from .stream import RdmaStream
 
 __all__ = ["RdmaListener", "listen"]

@@ -27,7 +27,7 @@ from aiordma.compat.fallback import TransportView
 from aiordma.config import Config
 from aiordma.errors import Code, FallbackReason, NegotiationError
 from aiordma.links import engine as links_engine
-from aiordma.negotiation.result import NegotiationResult
+from aiordma.negotiation.dialogue import NegotiationResult
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 
 from .recorder import Recorder, settle

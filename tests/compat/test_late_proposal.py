@@ -12,7 +12,7 @@ import pytest
 from aiordma.compat import connection
 from aiordma.compat.connection import create_server, start_server
 from aiordma.errors import Code, FallbackReason
-from aiordma.negotiation.result import NegotiationResult
+from aiordma.negotiation.dialogue import NegotiationResult
 from aiordma.proto import clc, clcstream
 
 from .recorder import BufferedRecorder, Recorder, settle

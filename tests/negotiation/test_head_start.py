@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from aiordma.negotiation.head_start import head_start_s
+from aiordma.negotiation.peer_cache import head_start_s
 from tests.roles import LOCAL
 
 
