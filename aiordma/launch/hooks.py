@@ -12,14 +12,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .. import importing
 from ..borrowed import ENABLED
 from ..compat import claims, own_methods
-from ..running import is_loaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from collections.abc import Callable
 
     from .methods import Methods
     from .policy import Policy
@@ -38,18 +36,17 @@ class _Installed:
         self._before: list[tuple[Any, str, Any]] = []
         self._streams: dict[str, Any] = {}
         self._classes: set[type] = set()
-        self._watcher = _Watcher(
-            {
-                "asyncio.base_events": self._patch_asyncio,
-                "asyncio.streams": self._patch_streams,
-                "uvloop": self._patch_uvloop,
-                "trio": self._patch_trio,
-                "anyio._backends._trio": self._patch_anyio,
-            }
-        )
+        self._patches: dict[str, Callable[[Any], None]] = {
+            "asyncio.base_events": self._patch_asyncio,
+            "asyncio.streams": self._patch_streams,
+            "uvloop": self._patch_uvloop,
+            "trio": self._patch_trio,
+            "anyio._backends._trio": self._patch_anyio,
+        }
 
     def begin(self) -> None:
-        self._watcher.begin()
+        for name, patch in self._patches.items():
+            importing.after(name, patch)
 
     @functools.cached_property
     def _made(self) -> tuple[Policy, Report]:
@@ -103,7 +100,7 @@ class _Installed:
                 setattr(owner, name, replacement)
 
     def end(self) -> None:
-        self._watcher.end()
+        importing.forget(*self._patches)
         while self._before:
             owner, name, before = self._before.pop()
             if before is None:  # it was inherited
@@ -120,60 +117,6 @@ def _set_everywhere(functions: dict[str, Any]) -> None:
         for name, function in functions.items():
             if module is not None and (module.__name__ != "asyncio" or hasattr(module, name)):
                 setattr(module, name, function)
-
-
-class _Watcher:
-    """A finder that has modules patched when they are imported, or now, if they have been."""
-
-    def __init__(self, patches: dict[str, Callable[[Any], None]]) -> None:
-        self._patches = patches
-
-    def begin(self) -> None:
-        for name in list(self._patches):
-            module = sys.modules.get(name)
-            # While it is being imported, its spec says so, and it is not complete.
-            if module is not None and is_loaded(name):
-                self._patches.pop(name)(module)
-        if self._patches:
-            sys.meta_path.insert(0, self)
-
-    def end(self) -> None:
-        self._patches.clear()
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Nothing of its own: what the others find, with a loader that patches afterwards."""
-        if name not in self._patches:
-            return None
-        for finder in list(sys.meta_path):
-            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._patches[name])  # type: ignore[assignment]
-                return spec
-        return None
-
-
-class _Loader:
-    """Loads as the loader that was found does, and then has the module patched."""
-
-    def __init__(self, loader: Any, patch: Callable[[Any], None]) -> None:
-        self._loader, self._patch = loader, patch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._patch(module)
 
 
 _installed: _Installed | None = None
