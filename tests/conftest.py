@@ -239,7 +239,7 @@ def blockbuster() -> Iterator[BlockBuster]:
             # What a test waits for, it may ask a tool, whose code is not made for a loop.
             function.can_block_in("tests/health.py", "until")
             # `aiordma run` reads its small file of plain servers once (docs/plan.md).
-            function.can_block_in("aiordma/launch/plain_peers.py", "is_plain")
+            function.can_block_in("aiordma/negotiation/plain_peers.py", "is_plain")
             # A number of the kernel's, from no disk; read once, perhaps by a loop that imports aiordma.
             function.can_block_in("aiordma/compat/given_socket.py", "_kernels_ports")
             # A finalizer, which has no thread and may run while a loop does; loops that end have a thread.

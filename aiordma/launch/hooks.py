@@ -146,7 +146,8 @@ def install(
     text = os.environ.get("AIORDMA_RUN_RULES", "") if rules is None else rules
 
     def make() -> tuple[Policy, Report]:
-        from .plain_peers import PlainPeers, cache_file
+        from ..negotiation.peers import Peers
+        from ..negotiation.plain_peers import PlainPeers, cache_file
         from .policy import Policy
         from .report import Report
         from .rules import Rules
@@ -154,7 +155,7 @@ def install(
         counts = Report()
         if report:
             counts.print_at_exit()
-        peers = PlainPeers(cache_file()) if remember else None
+        peers = Peers(PlainPeers(cache_file()) if remember else None)
         return Policy(Rules.parse(text), peers, outside_tls=outside_tls), counts
 
     installed = _Installed(make)

@@ -5,19 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..config import Config
-    from ..errors import FallbackReason
-    from .plain_peers import PlainPeers
     from .report import Report
-    from .server import Server
 
-__all__ = ["config_of_accepted", "config_of_run", "load", "news_of"]
+__all__ = ["config_of_accepted", "config_of_run", "load"]
 
 #: Milliseconds that an unknown server has for its answer, before a plain connection is opened beside it, if
 #: the environment does not set it; round trips are added. A program that asked for RDMA waits longer than one
@@ -68,24 +62,3 @@ def load(module: str, report: Report) -> Any:
     with contextlib.suppress(ImportError):  # no pyverbs, or another Python's: the negotiation says so
         importlib.import_module("aiordma.links.engine")
     return functions
-
-
-def news_of(
-    server: Server, reason: FallbackReason | None, peers: PlainPeers | None
-) -> Callable[[], None] | None:
-    """What remembers what a negotiation has shown about the server; it blocks. None: that is no news.
-
-    Only what a server has said counts as plain. One that was silent may have been busy, and one that closed
-    the connection may have been about to be started anew.
-
-    :param reason: why the connection is on TCP, if it is.
-    """
-    from ..errors import Code
-
-    if peers is None or server.local:
-        return None
-    plain = reason is not None and reason.code == Code.PLAIN_TCP_PEER and reason.spoke
-    silent = reason is not None and reason.code == Code.PLAIN_TCP_PEER and reason.peer is None and not plain
-    if silent or plain == peers.is_plain(server.host, server.port):
-        return None
-    return partial(peers.remember, server.host, server.port, plain)

@@ -21,14 +21,15 @@ __all__ = ["new_event_loop"]
 
 @functools.cache
 def _methods() -> Methods:
+    from ..negotiation.peers import Peers
+    from ..negotiation.plain_peers import PlainPeers, cache_file
     from .methods import Methods
-    from .plain_peers import PlainPeers, cache_file
     from .policy import Policy
     from .report import Report
     from .rules import Rules
 
     rules = Rules.parse(os.environ.get("AIORDMA_RUN_RULES", ""))
-    return Methods(Policy(rules, PlainPeers(cache_file())), Report())
+    return Methods(Policy(rules, Peers(PlainPeers(cache_file()))), Report())
 
 
 @functools.cache

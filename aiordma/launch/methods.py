@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 from ..compat.arguments import check_client, check_server
 from ..compat.own_methods import is_overridden, unpatched
 from ..negotiation.announcement import arriving
-from .loading import config_of_accepted, config_of_run, load, news_of
+from .loading import config_of_accepted, config_of_run, load
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
     from concurrent.futures import Future
 
+    from ..negotiation.peers import Server
     from ..negotiation.question import Answer
     from .policy import Policy
     from .report import Report
-    from .server import Server
 
 __all__ = ["Methods"]
 
@@ -129,8 +129,7 @@ class Methods:
         judged = await self._policy.judge_client(loop, host, port, options)
         if isinstance(judged, str) or self._functions is not None:
             return judged
-        asker = self._policy.asker()
-        return judged if asker is None else await asker.judge(judged, loop, partial(_hear, loop))
+        return await self._policy.peers.ask(judged, loop, partial(_hear, loop))
 
     async def _connect(self, loop: Any, factory: Any, host: Any, port: Any, options: dict[str, Any]) -> Any:
         check_client(host, port, options)  # before names are looked up, as asyncio does
@@ -155,7 +154,7 @@ class Methods:
 
     def _learn(self, loop: Any, server: Server, end: Any) -> None:
         """Remember what the negotiation has shown about the server."""
-        remember = news_of(server, end.get_extra_info("aiordma.fallback_reason"), self._policy.peers)
+        remember = self._policy.peers.learn(server, end.get_extra_info("aiordma.fallback_reason"))
         if remember is not None:
             # Nothing waits for it: the program has its connection.
             loop.run_in_executor(None, remember)

@@ -1,8 +1,8 @@
 """Which connections of a program are negotiated, judged before anything of aiordma is loaded for it.
 
 A program that never talks to a capable peer shall lose nothing. So the reasons to leave a connection alone
-come first, and the cheap ones before the others: TLS, the rules, what the user's earlier programs have found
-out, and for servers of this host whether they announce themselves, which needs no memory.
+come first, and the cheap ones before the others: TLS, the rules, and what is known of the server
+(:class:`aiordma.negotiation.peers.Peers`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from ..addresses import family_of
-from ..negotiation.announcement import is_address_of_this_host as _is_address_of_this_host
-from ..negotiation.announcement import is_announced
-from .server import Server
+from ..negotiation.peers import Server, is_address
 
 if TYPE_CHECKING:
-    from .asking import Asker
-    from .plain_peers import PlainPeers
+    from ..negotiation.peers import Peers
     from .rules import Rules
 
 __all__ = ["Policy"]
@@ -29,29 +26,16 @@ _TCP = (socket.AF_INET, socket.AF_INET6)
 #: Libraries whose protocols send to the descriptor of a connection, not by its transport. The peer would not
 #: read that by RDMA.
 _SEND_PAST_TRANSPORTS = ("picows",)
-_LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
-#: Names whose kind is remembered at most.
-_MAX_NAMES = 1024
 
 
 class Policy:
     """The decision about each connection."""
 
-    def __init__(self, rules: Rules, peers: PlainPeers | None, *, outside_tls: bool = False) -> None:
-        """:param peers: the memory of plain servers; None: there is none.
-        :param outside_tls: payload of TLS connections may travel over RDMA, unencrypted, if the peer agrees.
+    def __init__(self, rules: Rules, peers: Peers, *, outside_tls: bool = False) -> None:
+        """:param outside_tls: payload of TLS connections may travel over RDMA, unencrypted, if the peer
+        agrees.
         """
         self.rules, self.peers, self.outside_tls = rules, peers, outside_tls
-        self._local: dict[str, bool] = {}
-        self._asker: Asker | None = None
-
-    def asker(self) -> Asker | None:
-        """What asks unknown servers. None: what they say could not be remembered."""
-        if self._asker is None and self.peers is not None:
-            from .asking import Asker
-
-            self._asker = Asker(self.peers)
-        return self._asker
 
     def tls_rules_it_out(self, options: dict[str, Any]) -> str | None:
         """Why TLS keeps it plain."""
@@ -97,7 +81,7 @@ class Policy:
         judged = await self._judge(loop, host, number)
         if isinstance(judged, str):
             return judged
-        return Server(host, number, judged, address, local=self._is_known_as_local(host))
+        return Server(host, number, judged, address, local=self.peers.is_local(host))
 
     async def _judge(self, loop: Any, host: str, port: int) -> bool | str:
         """Whether it is known to negotiate; or why it stays plain."""
@@ -105,13 +89,10 @@ class Policy:
         if reason is not None and not self.rules.need_addresses:
             return reason
         expected = self.rules.names_port("out", host, port)
-        plain = not expected and self.peers is not None and self.peers.is_plain(host, port)
-        if plain and not self._is_known_as_local(host):
+        if not expected and self.peers.is_plain(host, port) and not self.peers.is_local(host):
             return "known to be plain"
         addresses = [host]
-        if not _is_address(host) and (
-            self.rules.need_addresses or (host not in self._local and host not in _LOCAL_NAMES)
-        ):
+        if not is_address(host) and (self.rules.need_addresses or not self.peers.is_placed(host)):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             addresses = [str(each[4][0]) for each in found]
             if self.rules.need_addresses:
@@ -121,10 +102,7 @@ class Policy:
                 )
         if reason is not None:
             return reason
-        local = self._is_local(host, addresses)
-        if expected:
-            return True
-        return (is_announced(port) or "nothing of aiordma listens there") if local else False
+        return self.peers.judge(host, port, addresses, expected=expected)
 
     def _judge_addresses(self, host: str, addresses: list[str], port: int) -> str | None:
         """Rules by name and by network together: no address may be denied, and one must be allowed."""
@@ -136,21 +114,6 @@ class Policy:
             named = self.rules.forbid("out", host, port)
             return named if named is not None and named.startswith("rule") else None
         return self.rules.forbid("out", host, port)
-
-    def _is_known_as_local(self, host: str) -> bool:
-        """Whether it is of this host, as far as that is known without a look-up."""
-        if _is_address(host):
-            return self._is_local(host, [host])
-        return host in _LOCAL_NAMES or self._local.get(host, False)
-
-    def _is_local(self, host: str, addresses: list[str]) -> bool:
-        if host in _LOCAL_NAMES:
-            return True
-        if host not in self._local:
-            if len(self._local) >= _MAX_NAMES:
-                self._local.clear()
-            self._local[host] = all(map(_is_address_of_this_host, addresses))
-        return self._local[host]
 
     def forbids_server(self, port: Any, options: dict[str, Any]) -> str | None:
         """Why a server that the program is about to make stays plain; None: it negotiates."""
@@ -175,13 +138,3 @@ class Policy:
                 raise
             return False
         return self.rules.forbid("in", peer, port) is None
-
-
-def _is_address(host: str) -> bool:
-    """Not a name."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.inet_pton(family, host.partition("%")[0])
-    except OSError:
-        return False
-    return True

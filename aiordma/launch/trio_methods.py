@@ -19,7 +19,7 @@ import trio
 from ..borrowed import ENABLED
 from ..negotiation.announcement import Announcement
 from ..negotiation.smc_place import place_of
-from .loading import config_of_run, load, news_of
+from .loading import config_of_run, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,9 +172,8 @@ class TrioMethods:
         if _has_a_virtual_network():
             return "the program has sockets of its own"
         judged = await self._policy.judge_client(_Names, host, port, {})
-        asker = self._policy.asker() if self._sockets is None else None
-        if not isinstance(judged, str) and asker is not None:
-            judged = await asker.judge(judged, _Names, _hear)
+        if not isinstance(judged, str) and self._sockets is None:
+            judged = await self._policy.peers.ask(judged, _Names, _hear)
         if isinstance(judged, str):
             return judged
         sockets = await self._load()
@@ -186,7 +185,7 @@ class TrioMethods:
         result = await connect_and_negotiate(host, port, options)
         peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
         sock = sockets.socket_of(result)
-        remember = news_of(judged, result.fallback, self._policy.peers)
+        remember = self._policy.peers.learn(judged, result.fallback)
         if remember is not None:
             # Nothing waits for it: the program has its connection.
             trio.lowlevel.start_thread_soon(remember, _nothing)

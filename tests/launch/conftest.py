@@ -23,5 +23,4 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     peer_cache.forget()
     yield tmp_path / "aiordma" / "plain-peers"
     aiordma.uninstall()
-    peer_cache.observe(None)
     peer_cache.forget()

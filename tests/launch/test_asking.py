@@ -19,10 +19,10 @@ import uvloop
 
 import aiordma
 from aiordma.config import Config
-from aiordma.launch import asking, hooks, policy
-from aiordma.launch.plain_peers import LIFETIME_S, PlainPeers
-from aiordma.launch.server import Server
-from aiordma.negotiation import question
+from aiordma.launch import hooks
+from aiordma.negotiation import peers, question
+from aiordma.negotiation.peers import Peers, Server
+from aiordma.negotiation.plain_peers import LIFETIME_S, PlainPeers
 from aiordma.proto.clc import EYE_CATCHER
 from tests.processes import FULL_PATIENCE
 from tests.world import DEVICE
@@ -39,7 +39,7 @@ CONFIG = Config(device=DEVICE)
 
 @pytest.fixture(autouse=True)
 def _installed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "_is_address_of_this_host", lambda _address: False)
+    monkeypatch.setattr(peers, "is_address_of_this_host", lambda _address: False)
     aiordma.install()
 
 
@@ -148,7 +148,7 @@ def test_only_an_answer_counts_for_other_processes(
     run(say(plain.port))
     assert cache.exists() == (plain.answer == "complains")
     assert LIFETIME_S <= 3600
-    later = time.time() + asking._SILENCE_COUNTS_S + 1
+    later = time.time() + peers._SILENCE_COUNTS_S + 1
     monkeypatch.setattr(time, "time", lambda: later)
     run(say(plain.port))
     assert plain.questions() == (1 if plain.answer == "complains" else 2)
@@ -177,13 +177,14 @@ def test_a_server_of_ours_is_asked_and_then_connected_to(run: Any, cache: Path) 
             assert await say(sockets[0].getsockname()[1]) == "rdma"
 
     asked: list[Any] = []
+    own = question.ask
 
     def ask(*arguments: Any) -> Any:
-        asked.append(question.ask(*arguments))
+        asked.append(own(*arguments))
         return asked[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asking, "ask", ask)
+        patch.setattr(question, "ask", ask)
         run(main())
     assert asked == [question.Answer.NEGOTIATES]
     assert not cache.exists()
@@ -209,7 +210,7 @@ def test_a_task_that_is_cancelled_does_not_cancel_the_others_question(run: Any) 
 
 
 def test_a_name_that_is_looked_up_more_slowly_asks_no_second_time(plain: Plain, cache: Path) -> None:
-    asker = asking.Asker(PlainPeers(cache))
+    asker = Peers(PlainPeers(cache))
     server = Server(HOST, plain.port, known=False)
 
     class Names:
@@ -224,10 +225,10 @@ def test_a_name_that_is_looked_up_more_slowly_asks_no_second_time(plain: Plain, 
 
     async def main() -> None:
         quick, slow = Names(), Names()
-        late = asyncio.ensure_future(asker.judge(server, slow, asyncio.wrap_future))
+        late = asyncio.ensure_future(asker.ask(server, slow, asyncio.wrap_future))
         await asyncio.sleep(0)
         quick.may.set()
-        assert await asker.judge(server, quick, asyncio.wrap_future) == "it does not negotiate"
+        assert await asker.ask(server, quick, asyncio.wrap_future) == "it does not negotiate"
         slow.may.set()
         assert await late == "it does not negotiate"
 
@@ -270,8 +271,8 @@ def test_trio_s_programs_ask_too(plain: Plain, cache: Path) -> None:
 def test_nothing_is_loaded_for_a_plain_server(tmp_path: Path) -> None:
     program = """
         import asyncio, sys
-        from aiordma.launch import policy
-        policy._is_address_of_this_host = lambda _address: False
+        from aiordma.negotiation import peers
+        peers.is_address_of_this_host = lambda _address: False
         async def main():
             reader, writer = await asyncio.open_connection(sys.argv[1], int(sys.argv[2]))
             writer.write(b"hello")

@@ -17,11 +17,11 @@ import aiordma
 from aiordma.compat import given_socket
 from aiordma.config import Config
 from aiordma.errors import Code, FallbackReason
-from aiordma.launch import hooks, loading, policy
-from aiordma.launch.plain_peers import PlainPeers
+from aiordma.launch import hooks, loading
 from aiordma.launch.report import Report
-from aiordma.negotiation import peer_cache
+from aiordma.negotiation import peer_cache, peers
 from aiordma.negotiation.first_bytes import FirstBytes
+from aiordma.negotiation.plain_peers import PlainPeers
 from aiordma.negotiation.question import Answer
 from aiordma.negotiation.question import ask as ask_whether
 from tests.roles import LOCAL
@@ -208,7 +208,7 @@ def test_an_unknown_server_is_asked_once_and_remembered(
         server.close()
         ours.close()
 
-    monkeypatch.setattr(policy, "_is_address_of_this_host", lambda _address: False)
+    monkeypatch.setattr(peers, "is_address_of_this_host", lambda _address: False)
     run(main())
     assert heads[1:] == [b"hello", b"hello"]
     assert heads[0] != b"hello"

@@ -12,32 +12,22 @@ import anyio
 import pytest
 
 import aiordma
-from aiordma.launch import hooks, policy
-from aiordma.launch.plain_peers import PlainPeers
-from aiordma.negotiation import peer_cache
+from aiordma.launch import hooks
+from aiordma.negotiation import peers
+from aiordma.negotiation.plain_peers import PlainPeers
 from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
-from tests.world import DEVICE
 
 trio: Any = pytest.importorskip("trio", reason="trio is not installed")
 testing: Any = pytest.importorskip("trio.testing")
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The user's cache; and whatever a test installs is gone after it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("AIORDMA_DEVICE", DEVICE)
-    peer_cache.forget()
-    yield tmp_path / "aiordma" / "plain-peers"
-    aiordma.uninstall()
-    peer_cache.observe(None)
-    peer_cache.forget()
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def run(main: Callable[..., Any], *arguments: Any) -> Any:
@@ -248,7 +238,7 @@ def test_what_an_unknown_server_says_is_remembered(cache: Path, monkeypatch: pyt
             assert PlainPeers(cache).is_plain(host, port)
             nursery.cancel_scope.cancel()
 
-    monkeypatch.setattr(policy, "_is_address_of_this_host", lambda _address: False)
+    monkeypatch.setattr(peers, "is_address_of_this_host", lambda _address: False)
     run(main)
 
 

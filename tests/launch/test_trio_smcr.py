@@ -11,7 +11,6 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
-from aiordma.negotiation import peer_cache
 from tests.kernel_option import Options, options
 from tests.kernel_peer import NAME, Elsewhere
 from tests.processes import FULL_PATIENCE
@@ -31,25 +30,17 @@ __all__ = ["options"]
 
 @pytest.fixture
 def elsewhere(
-    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blockbuster: Any
+    options: Options, cache: Path, monkeypatch: pytest.MonkeyPatch, blockbuster: Any
 ) -> Iterator[Elsewhere]:
     """A kernel, on a host that is set up."""
-    for name, value in {
-        "XDG_CACHE_HOME": str(tmp_path),
-        "AIORDMA_DEVICE": DEVICE,
-        "AIORDMA_SMCR": "fd:99",
-        "AIORDMA_SMCR_EIDS": NAME,
-    }.items():
-        monkeypatch.setenv(name, value)
-    peer_cache.forget()
+    monkeypatch.setenv("AIORDMA_SMCR", "fd:99")
+    monkeypatch.setenv("AIORDMA_SMCR_EIDS", NAME)
     for function in blockbuster.functions.values():
         function.can_block_in("tests/kernel_peer.py", "wait")
     made = Elsewhere(Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536))
     yield made
     aiordma.uninstall()
     made.close()
-    peer_cache.observe(None)
-    peer_cache.forget()
 
 
 def run(main: Callable[..., Any], *arguments: Any) -> Any:

@@ -47,7 +47,7 @@ ALLOWED = {
     "links/parting.py": "a closed loop has no clock: the last looks at links that end",
     "pipes/draining.py": "the same, for connections on TCP that end",
     "negotiation/client.py": "the loop's own clock, by anyio",
-    "launch/plain_peers.py": "dates in a file that processes share",
+    "negotiation/plain_peers.py": "dates in a file that processes share",
     "launch/methods.py": "asyncio's own loop, whose time it is",
     "memory/region.py": "the date at which a descriptor expires, for a peer",
     "rpc/pool.py": "the loop's own clock, by anyio",

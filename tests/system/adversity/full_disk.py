@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiordma
-from aiordma.launch.plain_peers import PlainPeers, cache_file
+from aiordma.negotiation.plain_peers import PlainPeers, cache_file
 from tests.admin.looking import loops_of
 from tests.roles import LOCAL
 from tests.system.adversity.full_shm import call, echo, fill, region, stream

@@ -29,7 +29,7 @@ STAMPS = {
     "cli/debug_bundle/command.py": "when a bundle was made",
     "measure/mesh.py": "when a mesh was measured",
     "measure/perf.py": "when a report was made",
-    "launch/plain_peers.py": "findings that outlive the process; one from the future is not believed",
+    "negotiation/plain_peers.py": "findings that outlive the process; one from the future is not believed",
     "memory/region.py": "what a descriptor says of its end; the owner ends it by its own timer",
     "observe/capture.py": "stamps of packets in a capture",
     "observe/connections.py": "when a reason for TCP was first and last given",

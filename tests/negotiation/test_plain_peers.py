@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiordma.launch import plain_peers
-from aiordma.launch.plain_peers import LIFETIME_S, PlainPeers, cache_file
+from aiordma.negotiation import plain_peers
+from aiordma.negotiation.plain_peers import LIFETIME_S, PlainPeers, cache_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
