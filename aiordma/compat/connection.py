@@ -526,7 +526,7 @@ async def _listen(
     server = RdmaServer(asyncio.get_running_loop(), sockets, begin, backlog, engine, announces=announces)
     server.around_listen = around
     if start_serving:
-        await server.start_serving()
+        await server.begin(options.get("sock"))
     return server
 
 

@@ -502,5 +502,5 @@ async def create_datagram_server(  # noqa: PLR0913  # the keywords of asyncio's 
 
     server = RdmaServer(asyncio.get_running_loop(), sockets, begin, backlog)
     if start_serving:
-        await server.start_serving()
+        await server.begin()
     return server

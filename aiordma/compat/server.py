@@ -139,6 +139,20 @@ class RdmaServer(asyncio.AbstractServer):
         self._start()
         await asyncio.sleep(0)
 
+    async def begin(self, given: socket.socket | None = None) -> None:
+        """:meth:`start_serving` for the function that made it: closes the server if that fails.
+
+        `given` is the program's socket, which stays open then, as with asyncio.
+        """
+        try:
+            await self.start_serving()
+        except BaseException:
+            if given is not None and self._sockets:
+                self._loop.remove_reader(given.fileno())
+                self._sockets.remove(given)
+            self.close()
+            raise
+
     def _start(self) -> None:
         if self._sockets is None:
             raise RuntimeError(f"server {self!r} is closed")
