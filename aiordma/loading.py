@@ -17,7 +17,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .running import in_running_loop, in_trio
+from .running import in_running_loop, in_trio, is_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,8 +84,10 @@ def stand_in(module: str, name: str) -> Callable[..., Opening[Any]]:
     from .negotiation.opening import Opening
 
     async def load_and_call(*args: Any, **keywords: Any) -> Any:
-        function = getattr(await import_beside(*_of_loop(in_trio()), module), name)
-        return await function(*args, **keywords)
+        names = (*_of_loop(in_trio()), module)
+        # A program may keep the stand-in, as with `from aiordma import connect`: then this is each call's.
+        loaded = sys.modules[module] if all(map(is_loaded, names)) else await import_beside(*names)
+        return await getattr(loaded, name)(*args, **keywords)
 
     def function(*args: Any, **keywords: Any) -> Opening[Any]:
         return Opening(load_and_call(*args, **keywords))

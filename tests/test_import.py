@@ -270,6 +270,29 @@ print(sorted(heavy & mine), sorted(heavy - there - set(sys.modules)), aiordma.co
     assert run(code) == "[] [] aiordma.streams.connector"
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_stand_in_that_is_kept_starts_one_thread(loop: str) -> None:
+    """As `from aiordma import connect` in a running loop keeps it: only its first call has something to import."""
+    code = f"""
+import {loop}
+async def main():
+    from aiordma import connect
+    from aiordma.wake import beside
+    begun, start = [], beside.start_thread
+    def counted(work):
+        begun.append(work)
+        start(work)
+    beside.start_thread = counted
+    for _ in range(3):
+        try:
+            await connect("127.0.0.1", 1, mode="tcp")
+        except ConnectionRefusedError:
+            print(len(begun))
+{loop}.run({"main()" if loop == "asyncio" else "main"})
+"""
+    assert run(code).split() == ["1", "1", "1"]
+
+
 def test_an_import_that_is_cancelled_goes_on() -> None:
     code = """
 import asyncio
