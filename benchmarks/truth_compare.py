@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Series", "compare", "measured", "simulated", "table"]
 
-DRAWINGS = Path(__file__).parent.parent / "docs" / "howto"
+DRAWINGS = Path(__file__).parent / "notes"
 #: Of a middle packet of a WRITE in the router's queue: Ethernet without FCS, IP, UDP, BTH, 1024 bytes, ICRC.
 FRAME = 1082
 #: The software device's profile is for 40 Gb/s; on slower networks it stretches times, by this much at most.

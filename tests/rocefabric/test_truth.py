@@ -22,7 +22,7 @@ def recording() -> dict[str, Any]:
 
 @pytest.mark.parametrize("flows", truth.FLOWS)
 def test_queue_rate_and_marks(recording: dict[str, Any], flows: int) -> None:
-    """Means over 18 s. The limits are what docs/howto/fabric.md states."""
+    """Means over 18 s. The limits are what benchmarks/notes/fabric.md states."""
     found = table(recording, flows)
     device, simulator, _ = zip(*found.values(), strict=True)
     real, same = (dict(zip(found, each, strict=True)) for each in (device, simulator))
