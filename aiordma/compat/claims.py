@@ -58,16 +58,18 @@ def claim(loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, shown: 
     return made
 
 
-def protect(cls: type) -> None:
+def protect(cls: type, around: Callable[[Any], Any] = lambda method: method) -> None:
     """Have a class of uvloop's loops refuse the descriptors of our transports.
 
     Under the names that asyncio has for that, the methods without this check remain, for aiordma itself.
+
+    :param around: makes of each refusing method the one that programs get.
     """
     if ENABLED and not hasattr(cls, "_add_reader"):
         for name in _WATCHING:
             method = getattr(cls, name)
             replace(cls, f"_{name}", method)
-            replace(cls, name, _refusing(method))
+            replace(cls, name, around(_refusing(method)))
 
 
 def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:

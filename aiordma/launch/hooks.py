@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .methods import Methods
     from .policy import Policy
+    from .raw_sockets import RawSockets
     from .report import Report
     from .trio_methods import TrioMethods
 
@@ -30,14 +31,16 @@ __all__ = ["install", "uninstall"]
 class _Installed:
     """What :func:`install` has changed."""
 
-    def __init__(self, make: Callable[[], tuple[Policy, Report]]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], tuple[Policy, Report]], *, watches: bool = False) -> None:
+        """`watches`: what programs do with sockets themselves is for the report, too."""
+        self._make, self._watches = make, watches
         #: What other modules had, in the order of replacement.
         self._before: list[tuple[Any, str, Any]] = []
         self._streams: dict[str, Any] = {}
         self._classes: set[type] = set()
         self._patches: dict[str, Callable[[Any], None]] = {
             "asyncio.base_events": self._patch_asyncio,
+            "asyncio.selector_events": self._patch_selector_loop,
             "asyncio.streams": self._patch_streams,
             "uvloop": self._patch_uvloop,
             "trio": self._patch_trio,
@@ -69,6 +72,12 @@ class _Installed:
     def report(self) -> Report:
         return self._made[1]
 
+    @functools.cached_property
+    def _raw_sockets(self) -> RawSockets:
+        from .raw_sockets import RawSockets
+
+        return RawSockets(self.report)
+
     def _patch(self, cls: type) -> None:
         self._classes.add(cls)
         for name, method in self._methods.of_loops().items():
@@ -79,7 +88,20 @@ class _Installed:
 
     def _patch_uvloop(self, module: Any) -> None:
         self._patch(module.Loop)
-        claims.protect(module.Loop)
+        if self._watches:
+            claims.protect(module.Loop, self._raw_sockets.watching)
+            self._watch(module.Loop)
+        else:
+            claims.protect(module.Loop)
+
+    def _patch_selector_loop(self, module: Any) -> None:
+        if self._watches:
+            self._watch(module.BaseSelectorEventLoop)
+
+    def _watch(self, cls: type) -> None:
+        self._classes.add(cls)
+        for name, method in self._raw_sockets.of_loops(cls).items():
+            own_methods.replace(cls, name, method)
 
     def _patch_streams(self, module: Any) -> None:
         new = self._methods.of_streams(module.open_connection, module.start_server)
@@ -158,7 +180,7 @@ def install(
         peers = Peers(PlainPeers(cache_file()) if remember else None)
         return Policy(Rules.parse(text), peers, outside_tls=outside_tls), counts
 
-    installed = _Installed(make)
+    installed = _Installed(make, watches=report)
     installed.begin()
     _installed = installed
 
