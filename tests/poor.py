@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from aiordma.wake.accepting import Acceptor
+
 
 class Poor:
     """A socket of a process that has no memory for more than ``room`` bytes."""
@@ -35,10 +37,21 @@ class Poor:
 
     def accept(self) -> Any:
         self.calls += 1
-        raise MemoryError
+        if not self.room:
+            raise MemoryError
+        return self._sock.accept()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
+
+
+def poor_listeners(acceptor: Acceptor) -> list[Poor]:
+    """Let it find no memory for connections, from its next turn on."""
+    poor: list[Any] = [Poor(sock, 0) for sock in acceptor._sockets]
+    acceptor._stop()
+    acceptor._sockets[:] = poor
+    acceptor.resume()
+    return poor
 
 
 async def is_quiet(calls: Callable[[], int]) -> None:

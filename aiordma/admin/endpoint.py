@@ -20,7 +20,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ..wake import clock
-from ..wake.accepting import WatchedListener
+from ..wake.accepting import Acceptor
 from ..wake.base import run_guarded
 from ..wake.beside import start_thread
 from . import place
@@ -142,7 +142,7 @@ class Endpoint:
     """The endpoint itself, which owns its files."""
 
     def __init__(self, waker: Waker, files: Files) -> None:
-        self.waker, self._files, self._sock = waker, files, files.sock
+        self.waker, self._files = waker, files
         self._sessions: set[Session] = set()
         self._loading: list[socket.socket] | None = None
         self._timer: Handle | None = None
@@ -151,7 +151,8 @@ class Endpoint:
         self._queued_s = _queued_s()
         self.late = late_timers(waker)
         _endpoints.add(self)
-        self._watched = WatchedListener(waker, self._sock, self._accept)
+        self._acceptor = Acceptor(waker, [files.sock], self, most=1, holds=True)
+        self._acceptor.resume()
         waker.at_loop_end(self.close, self._loop_closed)
         waker.follow_runs(files.page.ran)
         self._beat()
@@ -179,13 +180,15 @@ class Endpoint:
 
     # ---- requests
 
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._sock.accept()
-        except (OSError, MemoryError) as error:
-            self._watched.failed(error)
-            return
-        sock.setblocking(False)
+    def has_room(self) -> bool:
+        """What does not fit is closed."""
+        return True
+
+    def accept_failed(self, error: OSError | MemoryError, *, pauses: bool) -> None:
+        """The tool waits, or has gone."""
+
+    def take(self, sock: socket.socket) -> None:
+        """A tool has connected."""
         if len(self._sessions) + len(self._loading or ()) >= _SESSIONS or not _may_ask(sock):
             sock.close()
         elif self._loading is not None:
@@ -239,7 +242,7 @@ class Endpoint:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._watched.close()
+        self._acceptor.close()
         for session in list(self._sessions):
             session.close()
         for sock in self._loading or ():

@@ -23,7 +23,7 @@ from ..negotiation.announcement import Announcement
 from ..observe import listeners
 from ..observe.listeners import Listening
 from ..proto.clc import Kind
-from ..wake.accepting import OUT_OF_RESOURCES
+from ..wake.accepting import Acceptor
 from ..wake.names import getaddrinfo
 from .arguments import check_port
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("aiordma.compat")
 
-#: accept() failed for want of descriptors or memory: seconds to the next try, as asyncio does
-_ACCEPT_RETRY_S = 1.0
 #: connections that may be negotiated at a time; more wait in the kernel's queue
 _MAX_STARTING = 1024
 #: A negotiation takes the loop about as long as so many plain connections. Those that come meanwhile would
@@ -69,10 +67,11 @@ class RdmaServer(asyncio.AbstractServer):
         self._sockets: list[socket.socket] | None = sockets
         self._connect = connect
         self._backlog = backlog
+        # As asyncio's, it serves also when nothing but the loop knows it.
+        self._acceptor = Acceptor(self._waker, sockets, self, backlog, holds=True)
         self._serving = False
         self._forever: asyncio.Future[None] | None = None
         self._starting: set[asyncio.Task[None]] = set()
-        self._full: list[socket.socket] = []  # not watched, for too many connections are being negotiated
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self._active = self._accepted = 0
         # Programs that were written for asyncio of before, or for uvloop, would hang.
@@ -161,7 +160,7 @@ class RdmaServer(asyncio.AbstractServer):
             for sock in self._sockets:
                 with self.around_listen(sock):
                     sock.listen(_queue(self._backlog))
-                self._watch(sock)
+            self._acceptor.resume()
             listeners.enter(self._waker, self)
             if self._announces:
                 self._announcement = Announcement(sock.getsockname()[1] for sock in self._sockets)
@@ -193,42 +192,28 @@ class RdmaServer(asyncio.AbstractServer):
         """Whether it would take one more connection now."""
         return len(self._starting) < _MAX_STARTING
 
-    def _watch(self, sock: socket.socket) -> None:
-        if sock.fileno() != -1:
-            self._loop.add_reader(sock.fileno(), self._accept, sock)
+    def accept_failed(self, error: OSError | MemoryError, *, pauses: bool) -> None:
+        """See :class:`aiordma.wake.accepting.Accepting`."""
+        if pauses:
+            self._report("socket.accept() out of system resource", error)
+        elif not isinstance(error, ConnectionAbortedError):
+            raise error
 
-    def _accept(self, sock: socket.socket) -> None:
-        for _ in range(self._backlog):
-            if not self.has_room():
-                self._loop.remove_reader(sock.fileno())
-                self._full.append(sock)
-                return
-            try:
-                connection, _address = sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except (OSError, MemoryError) as exc:
-                if isinstance(exc, OSError) and exc.errno not in OUT_OF_RESOURCES:
-                    raise
-                self._report("socket.accept() out of system resource", exc)
-                self._loop.remove_reader(sock.fileno())
-                self._loop.call_later(_ACCEPT_RETRY_S, self._watch, sock)
-                return
-            self._accepted += 1
-            connection.setblocking(False)
-            # As every loop does; a stream that leaves RDMA goes on here.
-            with contextlib.suppress(OSError):
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = self._loop.create_task(self._begin(connection))
-            self._starting.add(task)
-            task.add_done_callback(functools.partial(self._started, connection))
+    def take(self, connection: socket.socket) -> None:
+        """A connection was accepted."""
+        self._accepted += 1
+        # As every loop does; a stream that leaves RDMA goes on here.
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._begin(connection))
+        self._starting.add(task)
+        task.add_done_callback(functools.partial(self._started, connection))
 
     def _started(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._starting.discard(task)
         if task.cancelled():
             connection.close()  # before its first step, nothing else has closed it
-        while self._full:
-            self._watch(self._full.pop())
+        self._acceptor.resume()
 
     async def _begin(self, connection: socket.socket) -> None:
         try:
@@ -286,13 +271,10 @@ class RdmaServer(asyncio.AbstractServer):
 
     def close(self) -> None:
         """Stop listening. Connections that exist, and those that are being negotiated, go on."""
-        sockets, self._sockets = self._sockets, None
-        if sockets is None:
+        if self._sockets is None:
             return
-        for sock in sockets:
-            if self._serving:
-                self._loop.remove_reader(sock.fileno())
-            sock.close()
+        self._sockets = None
+        self._acceptor.close()
         if self._announcement is not None:
             self._announcement.close()
         if self.service is not None:

@@ -35,7 +35,7 @@ from ..proto.resolve import (
     sender_key,
     udp_proof,
 )
-from ..wake.accepting import WatchedListener
+from ..wake.accepting import Acceptor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,28 +126,25 @@ class Resolver:
         self._jobs: dict[socket.socket, Job] = {}
         #: answers given, and proofs that were wrong
         self.answered = self.rejected = 0
-        self._listening = {
-            sock: WatchedListener(self._waker, sock, functools.partial(self._accept, sock))
-            for sock in listening
-        }
+        self._acceptor = Acceptor(self._waker, listening, self, _ACCEPTS_PER_TURN, holds=True)
+        self._acceptor.resume()
 
     # -- answering
 
-    def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
-            try:
-                sock, _ = listening.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except (OSError, MemoryError) as exc:
-                if self._listening[listening].failed(exc):
-                    _log.warning("queries of peers are not answered for now: %s", str(exc) or "no memory")
-                    return
-                continue  # this peer has closed its connection already
-            sock.setblocking(False)
-            if len(self._jobs) >= _MOST_QUERIES:
-                sock.close()
-                continue
+    def has_room(self) -> bool:
+        """What does not fit is closed."""
+        return True
+
+    def accept_failed(self, error: OSError | MemoryError, *, pauses: bool) -> None:
+        """The peers wait, or one has gone."""
+        if pauses:
+            _log.warning("queries of peers are not answered for now: %s", str(error) or "no memory")
+
+    def take(self, sock: socket.socket) -> None:
+        """A peer asks."""
+        if len(self._jobs) >= _MOST_QUERIES:
+            sock.close()
+        else:
             self._jobs[sock] = self._waker.spawn(functools.partial(self._serve, sock))
 
     async def _serve(self, sock: socket.socket) -> None:
@@ -333,8 +330,6 @@ class Resolver:
 
     def close(self) -> None:
         """Stop answering; what was adopted is the endpoint's."""
-        for watched in self._listening.values():
-            watched.close()
-        self._listening.clear()
+        self._acceptor.close()
         for job in self._jobs.values():
             job.cancel()

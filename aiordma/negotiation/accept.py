@@ -25,7 +25,7 @@ from ..attributes import address_attributes
 from ..errors import AioRdmaError, remedy
 from ..observe import listeners
 from ..observe.listeners import Listening
-from ..wake.accepting import OUT_OF_RESOURCES, PAUSE_S
+from ..wake.accepting import Acceptor
 from ..wake.ending import release_unclosed
 from ..wake.interrupts import uninterrupted
 from ..wake.origin import here
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..links.pregranted import GrantingListener
-    from ..wake.base import Job, Waiter, Waker
+    from ..wake.base import Job, Waiter
     from .dialogue import NegotiationResult
     from .engine import Engine
     from .options import ListenOptions
@@ -98,20 +98,18 @@ class ConnectionListener(anyio.abc.Listener[T]):
         :param engine: pre-grants rings to clients: the connections carry byte streams outside TLS, and no
             other process accepts any of them.
         """
-        self._sockets = list(sockets)
         self._options = options
         self._waker = wake.current()
         self._addresses = [plain_address(sock.getsockname()) for sock in sockets]
         self._jobs: dict[socket.socket, Job] = {}
         self._when_idle: list[Waiter] = []  # set when a job has ended
         self._queue, self._finished = anyio.create_memory_object_stream[T](math.inf)
-        self._accepting = False
         self._closed = False
         self._handlers: Handlers[T] = Handlers()
         self._accepted = self._rdma = self._tcp = self._failed = self._negotiating = self._waiting = 0
         # The loop and the engine must not keep a listener that everybody has dropped.
         me = weakref.ref(self)
-        self._on_connection = functools.partial(_accept_some, me)
+        self._acceptor = Acceptor(self._waker, sockets, self, _ACCEPTS_PER_TURN, holds=False)
         self._service = None if engine is None else engine.grant_rings(lambda: _has_room(me))
         ports = [] if options.mode == "tcp" else [port for _, port in self._addresses]
         self._announcement = Announcement(ports)
@@ -120,7 +118,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         self.origin = here()
         #: It was not closed.
         self._forgotten = True
-        self._accept_again()
+        self._acceptor.resume()
 
     async def _make(self, result: NegotiationResult) -> T:
         """Make what accept() hands out of a connection whose path is agreed on. It owns the connection, also
@@ -148,7 +146,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         except (EndOfStream, ClosedResourceError):
             raise ClosedResourceError("this listener is closed") from None
         self._waiting -= 1
-        self._accept_again()
+        self._acceptor.resume()
         return stream
 
     async def serve(
@@ -228,8 +226,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
 
     def _close(self) -> None:
         self._closed = True
-        self._accepting = False
-        _stop_listening(self._waker, self._sockets, self._service, self._announcement)
+        _stop_listening(self._acceptor, self._service, self._announcement)
         for job in self._jobs.values():
             job.cancel()
 
@@ -258,15 +255,15 @@ class ConnectionListener(anyio.abc.Listener[T]):
         if self._closed:  # with its loop
             release_unclosed(self, self._waker, None, _warn)
             return
-        waker, sockets, service, streams = self._waker, self._sockets, self._service, self._take_waiting()
-        announcement = self._announcement
+        acceptor, service, announcement = self._acceptor, self._service, self._announcement
+        streams = self._take_waiting()
 
         def release() -> None:
-            _stop_listening(waker, sockets, service, announcement)
+            _stop_listening(acceptor, service, announcement)
             for stream in streams:
                 stream.abort()
 
-        release_unclosed(self, waker, release, _warn)
+        release_unclosed(self, self._waker, release, _warn)
 
     @property
     def addresses(self) -> list[Address]:
@@ -313,51 +310,21 @@ class ConnectionListener(anyio.abc.Listener[T]):
 
     # -- accepting
 
-    def _is_full(self) -> bool:
-        return len(self._jobs) + self._waiting >= self._options.max_pending
-
     def has_room(self) -> bool:
         """Whether it would take one more connection now."""
-        return not self._is_full()
+        return len(self._jobs) + self._waiting < self._options.max_pending
 
-    def _accept_again(self) -> None:
-        if not self._accepting and not self._closed and not self._is_full():
-            self._accepting = True
-            for sock in self._sockets:
-                self._waker.watch_fd(sock.fileno(), functools.partial(self._on_connection, sock))
+    def accept_failed(self, error: OSError | MemoryError, *, pauses: bool) -> None:
+        """See :class:`aiordma.wake.accepting.Accepting`."""
+        if pauses:
+            hint = remedy(error.errno or 0 if isinstance(error, OSError) else errno.ENOMEM)
+            reason = str(error) or "no memory"
+            _log.error("cannot accept connections for now: %s%s", reason, hint and f"; {hint}")
 
-    def _stop_accepting(self) -> None:
-        if self._accepting:
-            self._accepting = False
-            for sock in self._sockets:
-                self._waker.unwatch_fd(sock.fileno())
-
-    def accept_some(self, listening: socket.socket) -> None:
-        """A listening socket is readable."""
-        for _ in range(_ACCEPTS_PER_TURN):
-            if self._is_full():
-                self._stop_accepting()
-                return
-            try:
-                sock, _ = listening.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except (OSError, MemoryError) as exc:
-                number = exc.errno or 0 if isinstance(exc, OSError) else errno.ENOMEM
-                if number in OUT_OF_RESOURCES:
-                    hint = remedy(number)
-                    _log.error(
-                        "cannot accept connections for now: %s%s",
-                        str(exc) or "no memory",
-                        hint and f"; {hint}",
-                    )
-                    self._stop_accepting()
-                    self._waker.call_at(self._waker.now() + PAUSE_S, self._accept_again)
-                    return
-                continue  # this client has closed its connection already
-            sock.setblocking(False)
-            self._accepted += 1
-            self._jobs[sock] = self._waker.spawn(functools.partial(self._admit, sock))
+    def take(self, sock: socket.socket) -> None:
+        """A connection was accepted."""
+        self._accepted += 1
+        self._jobs[sock] = self._waker.spawn(functools.partial(self._admit, sock))
 
     async def _admit(self, sock: socket.socket) -> None:
         """Find out what one client speaks, and queue its stream."""
@@ -395,15 +362,9 @@ class ConnectionListener(anyio.abc.Listener[T]):
             if negotiating:
                 self._negotiating -= 1
             del self._jobs[sock]
-            self._accept_again()
+            self._acceptor.resume()
             for waiter in self._when_idle:
                 waiter.set()
-
-
-def _accept_some(listener: weakref.ref[ConnectionListener[Any]], listening: socket.socket) -> None:
-    found = listener()
-    if found is not None:
-        found.accept_some(listening)
 
 
 def _has_room(listener: weakref.ref[ConnectionListener[Any]]) -> bool:
@@ -411,16 +372,9 @@ def _has_room(listener: weakref.ref[ConnectionListener[Any]]) -> bool:
     return found is not None and found.has_room()
 
 
-def _stop_listening(
-    waker: Waker,
-    sockets: Sequence[socket.socket],
-    service: GrantingListener | None,
-    announcement: Announcement,
-) -> None:
+def _stop_listening(acceptor: Acceptor, service: GrantingListener | None, announcement: Announcement) -> None:
     announcement.close()
-    for sock in sockets:
-        waker.unwatch_fd(sock.fileno())
-        sock.close()
+    acceptor.close()
     if service is not None:
         service.close()
 

@@ -539,7 +539,7 @@ async def test_failed_negotiations_harm_nobody_else(
 async def test_accept_pauses_when_descriptors_run_out(
     reported: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiordma.compat.server._ACCEPT_RETRY_S", 0.0)
+    monkeypatch.setattr("aiordma.wake.accepting.PAUSE_S", 0.0)
     server: Any = await start_server(echo, "127.0.0.1", 0)
     real = server._sockets[0]
 
@@ -556,8 +556,9 @@ async def test_accept_pauses_when_descriptors_run_out(
             return getattr(real, name)
 
     stand_in = Exhausted()
-    asyncio.get_running_loop().remove_reader(real.fileno())
-    server._watch(stand_in)
+    server._acceptor._stop()
+    server._acceptor._sockets[:] = [stand_in]
+    server._acceptor.resume()
     reader, writer = await open_connection(*address(server))
     writer.write(b"x")
     with anyio.fail_after(20):

@@ -43,7 +43,7 @@ async def test_they_end_with_the_other_clients(how: str, begun: bool) -> None:
             # Its negotiation has not made its first step when it ends.
             [listening] = server._sockets
             select.select([listening], [], [], FULL_PATIENCE)
-            server._accept(listening)
+            server._acceptor.accept_from(listening)
         assert len(server._starting) == 1
         server.close()
         getattr(server, how)()

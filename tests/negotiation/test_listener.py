@@ -180,7 +180,7 @@ async def test_closing_ends_what_is_unfinished(engine: Engine) -> None:
     unaccepted = await connect(LOCAL, listener.port)
     await until(lambda: listener.statistics().waiting == 1)
     fresh = socket.create_connection((LOCAL, listener.port))
-    listener.accept_some(listener._sockets[0])
+    listener._acceptor.accept_from(listener._acceptor._sockets[0])
     await listener.aclose()
     with anyio.fail_after(5):
         for stream in (undecided, unaccepted):

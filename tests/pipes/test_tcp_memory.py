@@ -84,7 +84,8 @@ async def test_datagrams_are_dropped() -> None:
 
 async def test_accepting_pauses() -> None:
     async with await aiordma.listen(LOCAL) as listener:
-        sock: Any = Poor(listener._sockets[0], 0)
-        listener.accept_some(sock)
-        assert (sock.calls, listener._accepting) == (1, False)
-        await until(lambda: listener._accepting)
+        acceptor = listener._acceptor
+        sock: Any = Poor(acceptor._sockets[0], 0)
+        acceptor.accept_from(sock)
+        assert (sock.calls, acceptor.watching) == (1, False)
+        await until(lambda: acceptor.watching)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import functools
 import socket
 import ssl
 from contextlib import asynccontextmanager
@@ -36,7 +35,7 @@ from aiordma.proto.frames import data_header
 from aiordma.verbs import rdmacm
 from tests.health import until
 from tests.links.failover.test_first_contact import both_ways
-from tests.poor import Poor, is_quiet
+from tests.poor import Poor, is_quiet, poor_listeners
 from tests.roles import LOCAL
 from tests.streams.pairs import rdma_pair
 from tests.world import DEVICE
@@ -318,13 +317,12 @@ async def test_the_admin_socket() -> None:
         local = wake.current().locals
         await until(lambda: hasattr(local["aiordma.admin.endpoint"], "value"))
         endpoint = local["aiordma.admin.endpoint"].value
-        true, poor = endpoint._sock, Poor(endpoint._sock, 0)
-        endpoint._sock = poor
+        [poor] = poor_listeners(endpoint._acceptor)
         with socket.socket(socket.AF_UNIX) as tool:
             tool.connect(endpoint.path)
             await until(lambda: poor.calls > 0)
             await is_quiet(lambda: poor.calls)
-            endpoint._sock = true
+            poor.room = 1 << 20
             await until(lambda: bool(endpoint._sessions))  # after the pause
 
 
@@ -347,31 +345,22 @@ async def test_a_session_of_the_admin_socket(what: str, pair: tuple[socket.socke
 
 async def test_the_resolver_of_datagrams(caplog: pytest.LogCaptureFixture) -> None:
     async with await aiordma.open_datagram_endpoint((LOCAL, 0), config=aiordma.Config(device=DEVICE)) as end:
-        resolver = end._table.resolver
-        for sock, watched in list(resolver._listening.items()):
-            poor: Any = Poor(sock, 0)
-            resolver._listening[poor] = watched
-            watched._waker.unwatch_fd(sock.fileno())
-            watched._readable = functools.partial(resolver._accept, poor)
-            watched._watch()
-            with socket.create_connection(sock.getsockname()[:2]):
+        for poor in poor_listeners(end._table.resolver._acceptor):
+            with socket.create_connection(poor.getsockname()[:2]):
                 await until(lambda: poor.calls > 0)  # noqa: B023
                 await is_quiet(lambda: poor.calls)  # noqa: B023
-            del resolver._listening[poor]
         assert "queries of peers are not answered for now: no memory" in caplog.text
 
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {}), ("asyncio", {"use_uvloop": True})])
-async def test_a_server_of_transports(anyio_backend: object) -> None:
+async def test_a_server_of_transports(anyio_backend: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """asyncio's own would be called again and again."""
+    monkeypatch.setattr("aiordma.wake.accepting.PAUSE_S", 1000.0)
     loop, reported = asyncio.get_running_loop(), list[object]()
     server: Any = await aiordma.create_server(asyncio.Protocol, LOCAL, 0)
-    sock = server._sockets[0]
-    poor: Any = Poor(sock, 0)
     loop.set_exception_handler(lambda _, context: reported.append(context.get("exception")))
-    loop.remove_reader(sock.fileno())
-    server._watch(poor)
-    with socket.create_connection(sock.getsockname()):
+    [poor] = poor_listeners(server._acceptor)
+    with socket.create_connection(poor.getsockname()):
         await until(lambda: poor.calls > 0)
         await is_quiet(lambda: poor.calls)
     assert [type(error) for error in reported] == [MemoryError]
