@@ -264,7 +264,7 @@ fabric-suite: install ## all traffic models on a simulated network: build/fabric
 
 # The guest's clock counts instructions, so that a busy machine does not change what is measured.
 fabric-truth: install .venv/.apt-vm ## the simulated network against the software device over a marking queue, in QEMU; 5 minutes
-	@unset PYTHONDONTWRITEBYTECODE; $(PY) -m compileall -q aiordma rocefabric benchmarks tests
+	@unset PYTHONDONTWRITEBYTECODE; $(PY) -m compileall -q aiordma rocefabric pytest_softdev benchmarks tests
 	tests/vm/run --net none --smp 1 --icount 0 --timeout 900 --rw benchmarks/results -- $(PY) -m benchmarks.truth record
 	$(PY) -m benchmarks.truth compare
 

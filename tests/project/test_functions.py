@@ -16,7 +16,7 @@ LINES = 60
 
 
 def sources() -> list[Path]:
-    files = [path for package in ("aiordma", "rocefabric") for path in (ROOT / package).rglob("*")]
+    files = [path for package in ("aiordma", "rocefabric", "pytest_softdev") for path in (ROOT / package).rglob("*")]
     return sorted(path for path in files if path.suffix in {".py", ".pyx"})
 
 

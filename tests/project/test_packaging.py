@@ -16,7 +16,7 @@ from .tree import ROOT
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("packaging"), pytest.mark.slow]
 
 #: Of the wheel.
-PACKAGES = ("aiordma", "rocefabric")
+PACKAGES = ("aiordma", "rocefabric", "pytest_softdev")
 
 _BUILD = """
 import os, sys

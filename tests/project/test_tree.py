@@ -48,7 +48,7 @@ def test_tests_mirror_the_packages() -> None:
     others = {"system", "programs", "project", "contracts", "examples", "shadow"}
     others |= {"vm", "soak", "wheels", "roots", "retry", "card"}
     packages = {path.parent.name for path in (ROOT / "aiordma").glob("*/__init__.py")}
-    packages |= {"softdev", "rocefabric"}
+    packages |= {"softdev", "rocefabric", "pytest_softdev"}
     modules = {path.stem for path in (ROOT / "aiordma").glob("*.py")}
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
     assert folders - others <= packages | modules
