@@ -272,7 +272,7 @@ print(sorted(heavy & mine), sorted(heavy - there - set(sys.modules)), aiordma.co
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_stand_in_that_is_kept_starts_one_thread(loop: str) -> None:
-    """As `from aiordma import connect` in a running loop keeps it: only its first call has something to import."""
+    """As `from aiordma import connect` in a loop keeps it: only its first call has anything to import."""
     code = f"""
 import {loop}
 async def main():

@@ -16,7 +16,8 @@ LINES = 60
 
 
 def sources() -> list[Path]:
-    files = [path for package in ("aiordma", "rocefabric", "pytest_softdev") for path in (ROOT / package).rglob("*")]
+    packages = ("aiordma", "rocefabric", "pytest_softdev")
+    files = [path for package in packages for path in (ROOT / package).rglob("*")]
     return sorted(path for path in files if path.suffix in {".py", ".pyx"})
 
 

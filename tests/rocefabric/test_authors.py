@@ -2,7 +2,7 @@
 
 The figures were measured with github.com/bobzhuyb/ns3-rdma at commit e8a27d0 and its sample configuration:
 40 Gb/s, 1 us to the switch, packets of 1020 bytes, Kmin 40 and Kmax 1000 packets of 1030 bytes, Pmax 100 %,
-a pool of 4.12 MB; 2, 4 or 8 senders to one host. `benchmarks/notes/fabric.md` tells more ("Beside the authors...").
+a pool of 4.12 MB; 2, 4 or 8 senders to one host. See "Beside the authors" in `benchmarks/notes/fabric.md`.
 """
 
 from __future__ import annotations
