@@ -60,3 +60,30 @@ def test_all_commands_are_listed() -> None:
     shown = main.get_help(CONTEXT)
     assert all(re.search(rf"^  {name} ", shown, re.MULTILINE) for name in COMMANDS)
     assert main.get_command(CONTEXT, "nonsense") is None
+
+
+def each_command() -> list[tuple[str, click.Command]]:
+    """Every command and every subcommand, with its whole name."""
+    found = []
+    for name, command in COMMANDS.items():
+        assert command is not None
+        inner = command.commands if isinstance(command, click.Group) else {}
+        found += [(name, command), *((f"{name} {each}", sub) for each, sub in inner.items())]
+    return found
+
+
+@pytest.mark.parametrize(("name", "command"), each_command(), ids=lambda value: value)
+def test_each_help_has_an_example_and_explains_its_options(name: str, command: click.Command) -> None:
+    text = command.help or ""
+    assert re.search(rf"^ +.*\baiordma {name}\b", text.replace("--pid 4711 ", ""), re.MULTILINE)
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    assert [each.name for each in options if not each.help] == []
+
+
+def test_the_list_of_commands_is_whole_and_begins_with_examples() -> None:
+    shown = main.get_help(CONTEXT)
+    assert "..." not in shown.partition("Commands:")[2]
+    for line in examples(main):
+        _, name, *_ = shlex.split(line)
+        assert name in COMMANDS
+    assert len(examples(main)) >= 3

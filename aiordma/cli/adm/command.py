@@ -60,7 +60,13 @@ def adm(context: click.Context, pid: int | None, program: str | None, everyone: 
 @adm.command(name="list")
 @click.pass_obj
 def list_(target: Target) -> None:
-    """List the processes: each event loop, also those that do not answer."""
+    """List the processes: each event loop, also those that do not answer.
+
+    \b
+    Examples:
+      aiordma adm list
+      aiordma adm --json list                       for scripts
+    """
     from ...admin.messages import Show
     from ..tables import Column, seconds_text, table
 
@@ -93,7 +99,13 @@ def _open(loop: Loop) -> int:
 @click.argument("names", nargs=-1)
 @click.pass_obj
 def get(target: Target, names: tuple[str, ...]) -> None:
-    """Show settings: NAMES, or those that differ from their default."""
+    """Show settings: NAMES, or those that differ from their default.
+
+    \b
+    Examples:
+      aiordma adm get                               what differs, of every process
+      aiordma adm --pid 4711 get busy_poll_us ring_bytes
+    """
     from ...admin.messages import ShowSettings
 
     answered = target.ask(ShowSettings(), target.loops(changes=False))
@@ -155,6 +167,12 @@ def set_(target: Target, changes: tuple[str, ...], undo: bool) -> None:
     """Change online settings, at once for everything that the engine does.
 
     The process remembers the last 16 changes (those of `adm trace`, too) for --undo.
+
+    \b
+    Examples:
+      aiordma adm --pid 4711 set busy_poll_us=0     sleep instead of polling
+      aiordma adm --pid 4711 set busy_poll_us=unset adaptive again
+      aiordma adm --pid 4711 set --undo
     """
     from ...admin.messages import Change, ShowSettings, Undo
 
@@ -205,6 +223,11 @@ def switch(target: Target, path: Literal["tcp", "rdma"], numbers: tuple[int, ...
     process.
 
     New connections still use RDMA; connections of calls do not switch.
+
+    \b
+    Examples:
+      aiordma adm switch tcp 17 18 --reason 'new cable'
+      aiordma adm --pid 4711 switch rdma            all of a process back
     """
     from ...admin.messages import Switch
 
@@ -222,7 +245,14 @@ def switch(target: Target, path: Literal["tcp", "rdma"], numbers: tuple[int, ...
 @click.argument("numbers", nargs=-1, type=int, required=True)
 @click.pass_obj
 def close(target: Target, numbers: tuple[int, ...]) -> None:
-    """Reset connections: both ends get an error, as if the network had failed."""
+    """Reset connections: both ends get an error, as if the network had failed.
+
+    NUMBERS are those of `aiordma stat`.
+
+    \b
+    Example:
+      aiordma adm close 17
+    """
     from ...admin.messages import Close
 
     answered: list[Loop] = []
@@ -234,7 +264,12 @@ def close(target: Target, numbers: tuple[int, ...]) -> None:
 @adm.command()
 @click.pass_obj
 def trim(target: Target) -> None:
-    """Give memory that nothing uses now back to the system."""
+    """Give memory that nothing uses now back to the system.
+
+    \b
+    Example:
+      aiordma adm --pid 4711 trim
+    """
     from ...admin.messages import Trim
 
     target.end(target.ask(Trim(), target.loops(changes=True)), "{} bytes were released")

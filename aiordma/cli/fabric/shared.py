@@ -59,7 +59,15 @@ _DASK = click.option(
     help="Run on the workers of this Dask scheduler, such as tcp://10.0.0.1:8786.",
 )
 JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes; one for each CPU by default.")
-SEEDS = click.option("--seed", "seeds", type=int, multiple=True, default=(1,), show_default=True)
+SEEDS = click.option(
+    "--seed",
+    "seeds",
+    type=int,
+    multiple=True,
+    default=(1,),
+    show_default=True,
+    help="Of the traffic; several: a run with each.",
+)
 TRAFFIC = click.option(
     "--traffic",
     "files",
@@ -68,7 +76,11 @@ TRAFFIC = click.option(
     help="Traffic of your own, a TOML file with [[transfers]]; or several.",
 )
 FORMATS = click.option(
-    "--format", "kind", type=click.Choice(["terminal", "markdown", "html", "json"]), default="terminal"
+    "--format",
+    "kind",
+    type=click.Choice(["terminal", "markdown", "html", "json"]),
+    default="terminal",
+    help="Of the report.",
 )
 PROFILE = click.option(
     "--profile",

@@ -36,7 +36,7 @@ def _show(trial: Trial) -> None:
     help="A traffic model, or several; four kinds and a large incast by default.",
 )
 @TRAFFIC
-@click.option("--trials", type=click.IntRange(1), default=40, show_default=True)
+@click.option("--trials", type=click.IntRange(1), default=40, show_default=True, help="Settings to try.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the search and its traffic.")
 @PROFILE
 @means

@@ -89,7 +89,9 @@ _OPTIONS: list[Callable[..., Any]] = [
         callback=_parse_list(_AGAINST, "none"),
         help="By turns with: tcp, uvloop, unix (asyncio's streams), fallback (aiordma on TCP); or none.",
     ),
-    click.option("-c", "--connections", type=click.IntRange(1, 1000), default=1, show_default=True),
+    click.option(
+        "-c", "--connections", type=click.IntRange(1, 1000), default=1, show_default=True, help="At a time."
+    ),
     click.option(
         "--in-flight",
         type=click.IntRange(1, 1024),
@@ -98,16 +100,27 @@ _OPTIONS: list[Callable[..., Any]] = [
         help="Messages under way on each connection.",
     ),
     click.option(
-        "--seconds", type=click.FloatRange(0.01, 3600), default=0.5, show_default=True, help="For a number."
+        "--seconds",
+        type=click.FloatRange(0.01, 3600),
+        default=0.5,
+        show_default=True,
+        help="Seconds of each measurement.",
     ),
     click.option(
-        "--warm-up", type=click.FloatRange(0, 60), default=0.1, show_default=True, help="Seconds before."
+        "--warm-up",
+        type=click.FloatRange(0, 60),
+        default=0.1,
+        show_default=True,
+        help="Seconds before, not counted.",
     ),
     click.option(
         "--rounds", type=click.IntRange(1, 1000), default=3, show_default=True, help="The best one counts."
     ),
     click.option(
-        "--busy-poll", type=click.IntRange(0, 1_000_000), metavar="US", help="As AIORDMA_BUSY_POLL_US."
+        "--busy-poll",
+        type=click.IntRange(0, 1_000_000),
+        metavar="US",
+        help="Microseconds, as AIORDMA_BUSY_POLL_US.",
     ),
     click.option("--events", is_flag=True, help="Without polling: as --busy-poll 0."),
     click.option("--uvloop", is_flag=True, help="aiordma on uvloop."),

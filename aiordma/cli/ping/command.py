@@ -28,17 +28,43 @@ _READABLE_S = 0.2
 
 
 _OPTIONS: list[Callable[..., Any]] = [
-    click.option("-n", "--count", type=click.IntRange(1, 10_000_000), default=1000, show_default=True),
     click.option(
-        "-s", "--size", type=click.IntRange(1, 16 << 20), default=64, show_default=True, help="Bytes."
+        "-n",
+        "--count",
+        type=click.IntRange(1, 10_000_000),
+        default=1000,
+        show_default=True,
+        help="Round trips of each kind.",
     ),
     click.option(
-        "-i", "--interval", type=click.FloatRange(0), default=0.0, help="Seconds between round trips."
+        "-s",
+        "--size",
+        type=click.IntRange(1, 16 << 20),
+        default=64,
+        show_default=True,
+        help="Bytes of a message.",
     ),
     click.option(
-        "--warm-up", type=click.IntRange(0), default=100, show_default=True, help="Round trips before."
+        "-i",
+        "--interval",
+        type=click.FloatRange(0),
+        default=0.0,
+        help="Seconds between round trips; without it, none.",
     ),
-    click.option("--timeout", type=click.FloatRange(0.01), default=5.0, show_default=True, help="Seconds."),
+    click.option(
+        "--warm-up",
+        type=click.IntRange(0),
+        default=100,
+        show_default=True,
+        help="Round trips before, not counted.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0.01),
+        default=5.0,
+        show_default=True,
+        help="Seconds for an answer.",
+    ),
     click.option("--rdma", is_flag=True, help="Also one-sided WRITE and READ, which the device answers."),
     click.option("--channel", is_flag=True, help="Also calls on a message channel: where their time goes."),
     click.option("--tcp", is_flag=True, help="Also a stream on TCP."),

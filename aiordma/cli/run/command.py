@@ -1,4 +1,4 @@
-"""``aiordma run``: a program whose asyncio connections negotiate RDMA."""
+"""``aiordma run``: a program whose connections negotiate RDMA."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(
     arguments: tuple[str, ...],
     **switches: bool,
 ) -> None:
-    """Run PROGRAM so that its asyncio and uvloop connections negotiate RDMA.
+    """Run PROGRAM so that its asyncio, uvloop and trio connections negotiate RDMA.
 
     PROGRAM is a command, what `python` runs (a script, `-` for standard input, a directory or a zipped
     application), or with -m a module. It needs no change, and peers without aiordma

@@ -41,21 +41,37 @@ def smcr() -> None:
     help="For processes below this directory of cgroup version 2; default: all.",
 )
 def enable(group: str | None, cgroup: Path | None) -> None:
-    """Load the program, until `disable` or the next boot. Takes root, once."""
+    """Load the program, until `disable` or the next boot. Takes root, once.
+
+    \b
+    Examples:
+      aiordma smcr enable                           for root alone
+      aiordma smcr enable --group rdma              for the members of a group
+    """
     _run(lambda: setup.enable(cgroup or setup.find_cgroup(), group))
     click.echo(f"SMC's TCP option is on: {setup.MAP}")
 
 
 @smcr.command()
 def disable() -> None:
-    """Take the program back. Connections that are open go on."""
+    """Take the program back, as root. Connections that are open go on.
+
+    \b
+    Example:
+      aiordma smcr disable
+    """
     _run(setup.disable)
     click.echo("SMC's TCP option is off")
 
 
 @smcr.command()
 def status() -> None:
-    """Say whether programs of this user can use it; the exit status is 1 if not."""
+    """Say whether programs of this user can use it; the exit status is 1 if not.
+
+    \b
+    Example:
+      aiordma smcr status || echo by TCP
+    """
     text = setup.problem()
     click.echo(f"SMC's TCP option: {text or 'programs of this user can use it'}")
     raise SystemExit(1 if text else 0)
