@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -22,11 +23,16 @@ def tracked_files() -> list[Path]:
     if git.returncode == 0:
         names = [name for name in git.stdout.decode().split("\0") if name]
         return [ROOT / name for name in names if (ROOT / name).is_file()]
-    return [path for path in ROOT.rglob("*") if path.is_file() and not _made(path.relative_to(ROOT))]
+    found = []
+    # Folders that were made here are not entered: other parts of the whole check make and remove files there.
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if not _made(name)]
+        found += [Path(folder, name) for name in files if not _made(name)]
+    return found
 
 
-def _made(path: Path) -> bool:
-    return any(part in MADE or part.endswith(MADE_SUFFIXES) for part in path.parts)
+def _made(name: str) -> bool:
+    return name in MADE or name.endswith(MADE_SUFFIXES)
 
 
 def text_files() -> list[tuple[Path, str]]:
