@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
 
 NAME = "aiordma-port"
+PORT_ACTIVE, PORT_ERR, GID_CHANGE = 9, 10, 18  # events
+DOWN, ACTIVE = 1, 4  # states
 
 
 class Port:
@@ -46,6 +48,21 @@ class Port:
         shown: dict[str, Any] = json.loads(self._line())
         gids = {int(index): gid for index, gid in shown["gids"].items() if not gid.startswith("fe80:")}
         return shown["mtu"], gids
+
+    def state(self) -> int:
+        """As ``ibv_query_port()`` has it."""
+        assert self._program.stdin is not None
+        print(file=self._program.stdin, flush=True)
+        shown: dict[str, Any] = json.loads(self._line())
+        return int(shown["state"])
+
+    def wait_for(self, wanted: int) -> None:
+        """For an event of the device, which asks for nothing meanwhile."""
+        assert self._program.stdin is not None
+        seen: list[int] = []
+        while wanted not in seen:
+            print("wait", file=self._program.stdin, flush=True)
+            seen += json.loads(self._line() or "[]")
 
     def close(self) -> None:
         self._program.communicate()
@@ -137,3 +154,36 @@ def test_changes(library: Path, host: None) -> None:
         mtu, gids = port.look()
         assert mtu == 4096
         assert set(gids.values()) == {"127.0.0.1", "::1"}
+
+
+def test_events(library: Path, host: None) -> None:
+    """A program hears of changes without asking, and the port goes down with the last interface that ran."""
+    with opened(library) as port:
+        assert port.state() == ACTIVE
+        add_interface("one", 1500, "10.79.0.1/24")
+        port.wait_for(GID_CHANGE)
+        ip("-n", NAME, "link", "set", "one-end", "down")  # the cable
+        port.wait_for(PORT_ERR)
+        assert port.state() == DOWN
+        ip("-n", NAME, "link", "set", "one-end", "up")
+        port.wait_for(PORT_ACTIVE)
+        assert port.state() == ACTIVE
+        ip("-n", NAME, "link", "set", "one", "down")
+        port.wait_for(PORT_ERR)
+        assert port.state() == DOWN
+        add_interface("two", 1500, "10.80.0.1/24")
+        port.wait_for(PORT_ACTIVE)
+        ip("-n", NAME, "link", "set", "two", "down")
+        port.wait_for(PORT_ERR)
+        ip("-n", NAME, "link", "del", "one")
+        ip("-n", NAME, "link", "del", "two")
+        port.wait_for(PORT_ACTIVE)  # there is no network: loopback is what the port has
+        assert port.state() == ACTIVE
+
+
+def test_a_network_that_never_ran(library: Path, host: None) -> None:
+    """A bridge without members, say, has an address and no carrier. Processes of this host need none."""
+    add_interface("one", 1500, "10.79.0.1/24")
+    ip("-n", NAME, "link", "set", "one-end", "down")
+    with opened(library) as port:
+        assert port.state() == ACTIVE

@@ -221,8 +221,17 @@ int soft_home_lock(void);
 
 /* ---- gid.c ------------------------------------------------------------------------------------------ */
 
-int soft_gids_init(struct soft_ctx *ctx);
+/* has_wire: other hosts are reached by the interfaces, and the port is down where these are. */
+int soft_gids_init(struct soft_ctx *ctx, bool has_wire);
 void soft_gids_fini(struct soft_ctx *ctx);
+/*
+ * From now on the progress thread reads what changes, and the program gets events; until the second call, which comes
+ * before the context's events go. The thread runs.
+ */
+void soft_gids_watch(struct soft_ctx *ctx);
+void soft_gids_unwatch(struct soft_ctx *ctx);
+/* Whether the interfaces behind the port have stopped. */
+bool soft_gids_down(struct soft_ctx *ctx);
 /* True for a GID of our own port (the destination is then on this host). */
 bool soft_gid_is_local(struct soft_ctx *ctx, const union ibv_gid *gid);
 /* Entry of our GID table, also one that programs are not shown; false when there is none at that index. */

@@ -3,7 +3,9 @@
  *
  * An index denotes the same address as long as the host has that address: an address that disappears leaves a hole, and
  * a new one takes the first free entry. Kernel notifications of changes wait in a netlink socket, which is read when
- * the table is queried.
+ * the table is queried, and by the progress thread. Programs get the events of a card: IBV_EVENT_GID_CHANGE, and those of
+ * the port, which is down while interfaces with addresses have stopped that ran before, and none runs. (A host that has
+ * never had a network is no reason to keep its processes from each other.)
  *
  * Addresses that other hosts can reach come first, so that index 0, the default of most tools, is one of them. Cards
  * have their first IPv4 address as RoCEv2 at index 3, which other programs take, so it is repeated there. Loopback addresses
@@ -12,7 +14,7 @@
  *
  * The port's MTU is the one that fits all interfaces whose addresses are shown, because a port has only one.
  */
-#include "core/core.h"
+#include "core/internal.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,11 +25,17 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+enum { INTERFACES = 64 };
+
 struct soft_gids {
+	struct soft_gids *next; /* of the tables that are watched; watched_lock */
+	struct soft_ctx *ctx;
+	bool has_wire; /* the interfaces matter */
 	pthread_mutex_t lock;
 	int changes_fd; /* -1: no notifications, the table stays as it was when the context was opened */
 	unsigned count; /* entries ever used */
@@ -35,8 +43,14 @@ struct soft_gids {
 	bool used[SOFT_GID_TABLE];
 	bool spare[SOFT_GID_TABLE]; /* not shown while there are others */
 	bool others;
-	int mtu; /* of the interfaces, in bytes; 0: unknown */
+	int mtu;                        /* of the interfaces, in bytes; 0: unknown */
+	unsigned ran[INTERFACES], nran; /* indices of those that have been seen running */
+	bool down;
 };
+
+/* Before the lock of a table. */
+static pthread_mutex_t watched_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct soft_gids *watched;
 
 enum {
 	FIRST_IPV4 = 3,
@@ -164,6 +178,35 @@ static void find_mtu(struct soft_gids *table)
 		close(fd);
 }
 
+static bool has_run(const struct soft_gids *table, unsigned interface)
+{
+	for (unsigned i = 0; i < table->nran; i++)
+		if (table->ran[i] == interface)
+			return true;
+	return false;
+}
+
+static void find_state(struct soft_gids *table, const struct ifaddrs *all)
+{
+	bool runs = false, stopped = false;
+
+	for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
+		const int family = one->ifa_addr ? one->ifa_addr->sa_family : AF_UNSPEC;
+
+		if ((family != AF_INET && family != AF_INET6) || (one->ifa_flags & IFF_LOOPBACK))
+			continue;
+		const unsigned interface = if_nametoindex(one->ifa_name);
+		if ((one->ifa_flags & IFF_UP) && (one->ifa_flags & IFF_RUNNING)) {
+			runs = true;
+			if (!has_run(table, interface) && table->nran < INTERFACES)
+				table->ran[table->nran++] = interface;
+		} else {
+			stopped |= has_run(table, interface);
+		}
+	}
+	table->down = table->has_wire && stopped && !runs;
+}
+
 /* Reads the interfaces. 0 or errno. */
 static int fill(struct soft_gids *table)
 {
@@ -186,6 +229,7 @@ static int fill(struct soft_gids *table)
 				add(table, &gid, if_nametoindex(one->ifa_name), table->others && loopback);
 		}
 	}
+	find_state(table, all);
 	freeifaddrs(all);
 	for (unsigned i = 0; i < table->count; i++)
 		any |= table->used[i];
@@ -214,6 +258,33 @@ static int watch_changes(void)
 	return fd;
 }
 
+static void shown(const struct soft_gids *table, union ibv_gid to[SOFT_GID_TABLE])
+{
+	memset(to, 0, SOFT_GID_TABLE * sizeof *to);
+	for (unsigned i = 0; i < table->count; i++)
+		if (is_shown(table, i))
+			to[i] = table->entries[i].gid;
+}
+
+/* Reads the interfaces again, and tells the program what has changed. */
+static void refill(struct soft_gids *table)
+{
+	union ibv_gid before[SOFT_GID_TABLE], after[SOFT_GID_TABLE];
+	const bool was_down = table->down;
+	void *port = (void *)(uintptr_t)1;
+
+	shown(table, before);
+	if (fill(table))
+		return;
+	shown(table, after);
+	if (table->down && !was_down)
+		soft_async_push(table->ctx, IBV_EVENT_PORT_ERR, port);
+	if (memcmp(before, after, sizeof before) != 0)
+		soft_async_push(table->ctx, IBV_EVENT_GID_CHANGE, port);
+	if (!table->down && was_down)
+		soft_async_push(table->ctx, IBV_EVENT_PORT_ACTIVE, port);
+}
+
 /* The current table; the caller ends its use with release(). */
 static struct soft_gids *current(struct soft_ctx *ctx)
 {
@@ -228,7 +299,7 @@ static struct soft_gids *current(struct soft_ctx *ctx)
 	       (got < 0 && errno == ENOBUFS))
 		changed = true;
 	if (changed)
-		fill(table);
+		refill(table);
 	return table;
 }
 
@@ -237,12 +308,14 @@ static void release(struct soft_gids *table)
 	pthread_mutex_unlock(&table->lock);
 }
 
-int soft_gids_init(struct soft_ctx *ctx)
+int soft_gids_init(struct soft_ctx *ctx, bool has_wire)
 {
 	struct soft_gids *table = calloc(1, sizeof *table);
 
 	if (!table)
 		return ENOMEM;
+	table->ctx = ctx;
+	table->has_wire = has_wire;
 	pthread_mutex_init(&table->lock, NULL);
 	table->changes_fd = watch_changes(); /* before the first read, so that no change in between is missed */
 	int error = fill(table);
@@ -259,6 +332,67 @@ void soft_gids_fini(struct soft_ctx *ctx)
 	pthread_mutex_destroy(&ctx->gids->lock);
 	free(ctx->gids);
 }
+
+/* ---- watching --------------------------------------------------------------------------------------- */
+
+void soft_gids_watch(struct soft_ctx *ctx)
+{
+	struct soft_gids *table = ctx->gids;
+	struct epoll_event event = { .events = EPOLLIN, .data.ptr = table };
+
+	if (table->changes_fd < 0)
+		return;
+	pthread_mutex_lock(&watched_lock);
+	table->next = watched;
+	watched = table;
+	epoll_ctl(soft_proc.epoll_fd, EPOLL_CTL_ADD, table->changes_fd, &event);
+	pthread_mutex_unlock(&watched_lock);
+}
+
+void soft_gids_unwatch(struct soft_ctx *ctx)
+{
+	struct soft_gids **at = &watched;
+
+	pthread_mutex_lock(&watched_lock);
+	while (*at && *at != ctx->gids)
+		at = &(*at)->next;
+	if (*at) {
+		/* A forked child may still have the descriptor: closing ours is not enough. */
+		epoll_ctl(soft_proc.epoll_fd, EPOLL_CTL_DEL, ctx->gids->changes_fd, NULL);
+		*at = ctx->gids->next;
+	}
+	pthread_mutex_unlock(&watched_lock);
+}
+
+bool soft_gids_changed(const void *what)
+{
+	struct soft_gids *table;
+
+	pthread_mutex_lock(&watched_lock);
+	for (table = watched; table && table != what; table = table->next)
+		;
+	if (table)
+		release(current(table->ctx));
+	pthread_mutex_unlock(&watched_lock);
+	return table;
+}
+
+void soft_gids_after_fork(void)
+{
+	pthread_mutex_init(&watched_lock, NULL); /* a thread that does not exist in the child may hold it */
+	watched = NULL;
+}
+
+bool soft_gids_down(struct soft_ctx *ctx)
+{
+	struct soft_gids *table = current(ctx);
+	const bool down = table->down;
+
+	release(table);
+	return down;
+}
+
+/* ---- queries ---------------------------------------------------------------------------------------- */
 
 bool soft_gid_entry(struct soft_ctx *ctx, int index, struct ibv_gid_entry *entry)
 {

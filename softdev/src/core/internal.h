@@ -28,6 +28,13 @@ struct soft_draw {
 /* The next number below count, chosen by `random` (soft_random()). It may be in use: the caller then draws again. */
 uint32_t soft_draw(struct soft_draw *draw, uint32_t random);
 
+/* ---- gid.c ------------------------------------------------------------------------------------------ */
+
+/* The progress thread: whether an epoll event is of a table that changes; reads it. */
+bool soft_gids_changed(const void *what);
+/* In the child, after fork(). */
+void soft_gids_after_fork(void);
+
 /* ---- windows.c -------------------------------------------------------------------------------------- */
 
 /* SEND_WITH_INV and LOCAL_INV: returns an enum ibv_wc_status for the requesting side. Under a QP lock. */

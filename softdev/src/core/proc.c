@@ -157,6 +157,7 @@ static void atfork_child(void)
 	}
 	soft_fabrics.host->fork_child();
 	soft_fabrics.net->fork_child();
+	soft_gids_after_fork();
 	soft_slot_forget();
 	close_fd(&soft_proc.listen_fd);
 	close_fd(&soft_proc.file_fd);

@@ -96,6 +96,8 @@ static void *thread_main(void *unused)
 				drain(soft_proc.timer_fd);
 				run_timers(&after);
 				soft_fabrics.host->service(&after);
+			} else if (soft_gids_changed(what)) {
+				continue;
 			} else if (!soft_fabrics.net->event(what, events[i].events, &after)) {
 				soft_fabrics.host->event(what, events[i].events, &after);
 			}

@@ -268,8 +268,9 @@ SOFT_EXPORT int softdev_kill(const char *device)
 
 int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t size)
 {
+	const bool up = soft_port_is_up(context) && !soft_gids_down(to_ctx(context));
 	struct ibv_port_attr all = {
-		.state = soft_port_is_up(context) ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
+		.state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
 		.max_mtu = IBV_MTU_4096,
 		.active_mtu = soft_roce_mode() == ROCE_OFF ? IBV_MTU_4096 : soft_gids_mtu(to_ctx(context)),
 		.gid_tbl_len = SOFT_GID_TABLE,
@@ -277,9 +278,9 @@ int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_po
 		.max_msg_sz = SOFT_MAX_MSG,
 		.pkey_tbl_len = 1,
 		.max_vl_num = 1,
-		.active_width = 2,                              /* 4X */
-		.active_speed = 32,                             /* EDR */
-		.phys_state = soft_port_is_up(context) ? 5 : 3, /* LinkUp, Disabled */
+		.active_width = 2,        /* 4X */
+		.active_speed = 32,       /* EDR */
+		.phys_state = up ? 5 : 3, /* LinkUp, Disabled */
 		.link_layer = IBV_LINK_LAYER_ETHERNET,
 	};
 
@@ -372,7 +373,7 @@ struct ibv_context *soft_open_device(struct ibv_device *device)
 	context->num_comp_vectors = SOFT_COMP_VECTORS;
 	context->ops = context_ops;
 	pthread_mutex_init(&context->mutex, NULL);
-	error = soft_gids_init(ctx);
+	error = soft_gids_init(ctx, soft_roce_mode() != ROCE_OFF);
 	if (error)
 		goto fail_mutex;
 	error = soft_async_init(ctx);
@@ -383,6 +384,7 @@ struct ibv_context *soft_open_device(struct ibv_device *device)
 	error = soft_ctx_init(ctx, &fabrics);
 	if (error)
 		goto fail_async;
+	soft_gids_watch(ctx);
 	return context;
 
 fail_async:
@@ -406,6 +408,7 @@ int soft_close_device(struct ibv_context *context)
 		errno = error;
 		return -1;
 	}
+	soft_gids_unwatch(ctx);
 	soft_async_fini(ctx);
 	soft_gids_fini(ctx);
 	pthread_mutex_destroy(&context->mutex);
