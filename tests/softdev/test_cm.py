@@ -193,6 +193,12 @@ def test_nobody_listens(library: Path) -> None:
     assert "RDMA_CM_EVENT_REJECTED, error 8" in refused(library, Place(None, "127.0.0.1", "only"))
 
 
+def test_nothing_listens_on_that_host(library: Path, hosts: tuple[Host, Host]) -> None:
+    """Its kernel says so. Without that, fifteen tries end as RDMA_CM_EVENT_UNREACHABLE."""
+    for address in (hosts[0].address, hosts[0].address6):
+        assert "RDMA_CM_EVENT_REJECTED, error 8" in refused(library, Place(hosts, address, "auto"))
+
+
 def test_rsocket_is_refused(library: Path) -> None:
     """It looks behind the public fields of ids, so it gets an error instead of one of ours."""
     done = subprocess.run(

@@ -50,6 +50,21 @@ bool cm_is_any(const struct sockaddr *address)
 	       !memcmp(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr, none, 16);
 }
 
+struct cm_port cm_port_for(const struct cm_id *id, const struct sockaddr *address, const uint8_t gid[16], bool listen)
+{
+	const bool any = cm_is_any(address);
+
+	return (struct cm_port){
+		.space = (uint16_t)id->id.ps,
+		.port = cm_port_of(address),
+		.gid = any ? NULL : gid,
+		.family = !any || !id->only_family      ? CM_BOTH :
+			  address->sa_family == AF_INET ? CM_IPV4 :
+							  CM_IPV6,
+		.listen = listen,
+	};
+}
+
 void cm_address_of(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_storage *address)
 {
 	memset(address, 0, sizeof(*address));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cm/names.h"
+#include "cm/outbox.h"
 
 /* Precedes each message between processes. */
 struct head {
@@ -19,40 +20,21 @@ static const char magic[8] = { 'a', 'i', 'o', 'r', 'd', 'm', 'c', '1' };
 
 /* ---- between processes ------------------------------------------------------------------------------ */
 
-static pthread_once_t sender_once = PTHREAD_ONCE_INIT;
-static int sender = -1;
-
-static void open_sender(void)
-{
-	sender = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-}
-
-void cm_bus_after_fork(void)
-{
-	static const pthread_once_t fresh = PTHREAD_ONCE_INIT;
-
-	if (sender >= 0)
-		close(sender);
-	sender = -1;
-	memcpy(&sender_once, &fresh, sizeof(fresh));
-}
-
+/* False: no such process. Where the queue of that name is full the message waits in the outbox. */
 static bool send_to(const struct sockaddr_un *name, socklen_t length, struct head *head, const uint8_t *mad)
 {
-	struct iovec iov[] = { { head, sizeof(*head) }, { (void *)(uintptr_t)mad, CM_MAD_BYTES } };
-	struct msghdr header = {
-		.msg_name = (void *)(uintptr_t)name, .msg_namelen = length, .msg_iov = iov, .msg_iovlen = 2
-	};
+	uint8_t message[sizeof(*head) + CM_MAD_BYTES];
 
 	if (!length)
 		return false;
-	pthread_once(&sender_once, open_sender);
-	return sendmsg(sender, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || (errno != ECONNREFUSED && errno != ENOENT);
+	memcpy(message, head, sizeof(*head));
+	memcpy(message + sizeof(*head), mad, CM_MAD_BYTES);
+	return cm_outbox_send(name, length, message, sizeof(message));
 }
 
 /*
- * Delivers to the destination process on this host. False: there is none. A full queue loses the message;
- * retransmission repeats it. Names that no other user can take come first.
+ * Delivers to the destination process on this host. False: there is none. Names that no other user can take
+ * come first.
  */
 static bool hand_on(struct head *head, const struct cm_mad *parsed, const uint8_t *mad)
 {
@@ -69,11 +51,13 @@ static bool hand_on(struct head *head, const struct cm_mad *parsed, const uint8_
 				return true;
 			continue;
 		}
-		for (int any = 0; any < 2; any++) {
+		const enum cm_family any[] = { cm_family_of(head->dst), CM_BOTH };
+		for (int i = -1; i < 2; i++) {
 			const struct cm_port port = {
 				.space = (uint16_t)(parsed->service >> 16),
 				.port = (uint16_t)parsed->service,
-				.gid = any ? NULL : head->dst,
+				.gid = i < 0 ? head->dst : NULL,
+				.family = i < 0 ? CM_BOTH : any[i],
 				.listen = true,
 			};
 			if (send_to(&name, cm_name_port(place, &port, &name), head, mad))

@@ -25,11 +25,21 @@ static inline bool cm_bus_has(const struct cm_bus_name *name, int fd)
 
 /* Takes the name of this process. 0 or errno (EADDRINUSE: it is taken). */
 int cm_bus_bind_process(struct cm_bus_name *made);
-/*
- * Binds a port of a port space; gid NULL: on any address. Either only reserves it, or also receives requests for it. 0
- * or errno.
- */
-int cm_bus_bind_port(uint16_t space, uint16_t port, const uint8_t *gid, bool listen, struct cm_bus_name *made);
+/* Any address: of both families, or of one (RDMA_OPTION_ID_AFONLY). */
+enum cm_family { CM_BOTH, CM_IPV4 = 4, CM_IPV6 = 6 };
+static inline enum cm_family cm_family_of(const uint8_t gid[16])
+{
+	return soft_gid_is_ipv4(gid) ? CM_IPV4 : CM_IPV6;
+}
+/* A port of a port space. */
+struct cm_port {
+	uint16_t space, port;
+	const uint8_t *gid;    /* NULL: any address */
+	enum cm_family family; /* of any address */
+	bool listen;           /* receives requests; else it only reserves the port */
+};
+/* 0 or errno. */
+int cm_bus_bind_port(const struct cm_port *wanted, struct cm_bus_name *made);
 /* Gives the name up. Idempotent. */
 void cm_bus_release(struct cm_bus_name *name);
 /* Closes what is the parent's: in the child, after fork(). */
@@ -38,7 +48,4 @@ void cm_bus_forget(struct cm_bus_name *name);
 bool cm_bus_receive(int fd, struct cm_peer *from, uint8_t mad[CM_MAD_BYTES], size_t *size);
 /* False: no such process. */
 bool cm_bus_send(struct soft_ctx *ctx, const struct cm_peer *peer, const uint8_t mad[CM_MAD_BYTES]);
-/* In the child, after fork(). */
-void cm_bus_after_fork(void);
-
 #endif

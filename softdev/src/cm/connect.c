@@ -356,6 +356,19 @@ static bool send_message(void *owner, const struct cm_peer *peer, const uint8_t 
 	return cm_bus_send(to_ctx(soft_cm.context), peer, mad);
 }
 
+/* An acknowledgement of nothing, which whoever receives it ignores. */
+static void knock(void *owner, const struct cm_peer *peer)
+{
+	const struct cm_mad nothing = { .attribute = CM_RTU };
+	uint8_t bytes[CM_MAD_BYTES];
+
+	(void)owner;
+	cm_mad_pack(&nothing, bytes);
+	const int fd = soft_mad_knock(to_ctx(soft_cm.context), peer->local, peer->remote, bytes);
+	if (fd >= 0)
+		cm_watch(fd); /* from the second time on it is watched already */
+}
+
 static struct cm_id *find_listener(const struct cm_mad *mad, const struct cm_peer *from)
 {
 	struct cm_id *found = NULL;
@@ -369,7 +382,7 @@ static struct cm_id *find_listener(const struct cm_mad *mad, const struct cm_pee
 			continue;
 		if (!memcmp(gid, from->local, 16))
 			return id;
-		if (cm_is_any(address))
+		if (cm_is_any(address) && (!id->only_family || cm_family_of(gid) == cm_family_of(from->local)))
 			found = id;
 	}
 	return found;
@@ -460,4 +473,5 @@ const struct cm_calls cm_calls = {
 	.send = send_message,
 	.event = on_event,
 	.request = on_request,
+	.knock = knock,
 };

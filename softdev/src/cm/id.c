@@ -156,12 +156,13 @@ static int take_port(struct cm_id *id, struct sockaddr *address)
 	int err = 0;
 
 	cm_gid_of(address, gid);
+	struct cm_port port = cm_port_for(id, address, gid, false);
 	for (int tries = 0; tries < (given ? 1 : PORT_TRIES); tries++) {
-		const uint16_t port = given ? cm_port_of(address) : (uint16_t)(FIRST_PORT + soft_random() % PORTS);
-
-		err = cm_bus_bind_port((uint16_t)id->id.ps, port, cm_is_any(address) ? NULL : gid, false, &id->port);
+		if (!given)
+			port.port = (uint16_t)(FIRST_PORT + soft_random() % PORTS);
+		err = cm_bus_bind_port(&port, &id->port);
 		if (!err)
-			cm_set_port(address, port);
+			cm_set_port(address, port.port);
 		if (err != EADDRINUSE)
 			break;
 	}
@@ -373,8 +374,8 @@ static int hear(struct cm_id *id)
 	}
 	/* Requests arrive from here on, so everything must be ready. */
 	id->step = CM_LISTENING;
-	int err = cm_bus_bind_port((uint16_t)id->id.ps, cm_port_of(address), cm_is_any(address) ? NULL : gid, true,
-				   &id->listen);
+	const struct cm_port port = cm_port_for(id, address, gid, true);
+	int err = cm_bus_bind_port(&port, &id->listen);
 	return err ? err : cm_watch_name(&id->listen) ? 0 : errno;
 }
 
@@ -402,6 +403,25 @@ int soft_rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 
 /* ---- options and the rest --------------------------------------------------------------------------- */
 
+/* A bound id takes its port again by the other name. Lock held. 0 or errno. */
+static int set_only_family(struct cm_id *id, bool only)
+{
+	struct sockaddr *address = &id->id.route.addr.src_addr;
+
+	if (id->step == CM_NEW || !cm_is_any(address) || id->only_family == only) {
+		id->only_family = only;
+		return 0;
+	}
+	cm_bus_release(&id->port);
+	id->only_family = only;
+	int err = take_port(id, address);
+	if (err) {
+		id->only_family = !only;
+		take_port(id, address);
+	}
+	return err;
+}
+
 int soft_rdma_set_option(struct rdma_cm_id *rdma_id, int level, int name, void *value, size_t length)
 {
 	struct cm_id *id = to_id(rdma_id);
@@ -426,7 +446,13 @@ int soft_rdma_set_option(struct rdma_cm_id *rdma_id, int level, int name, void *
 			id->ack_timeout = *(const uint8_t *)value;
 		break;
 	case RDMA_OPTION_ID_REUSEADDR: /* a port is free as soon as its id is destroyed */
-	case RDMA_OPTION_ID_AFONLY:    /* wildcard listeners accept both families: see the documentation */
+		break;
+	case RDMA_OPTION_ID_AFONLY:
+		/* The kernel takes it from a bound id, too, whose port it has given out before. */
+		if (id->step != CM_NEW && id->step != CM_BOUND)
+			err = EINVAL;
+		else
+			err = set_only_family(id, *(const int *)value != 0);
 		break;
 	default:
 		err = ENOSYS;

@@ -42,8 +42,9 @@ struct cm_id {
 	struct cm_id *next;
 	unsigned generation; /* differs from soft_cm's: inherited over fork(), unusable */
 	enum cm_step step;
-	bool sync;  /* no channel was given: calls wait for their events */
-	bool ended; /* sync: DISCONNECTED was seen */
+	bool only_family; /* on any address: of the address's own family */
+	bool sync;        /* no channel was given: calls wait for their events */
+	bool ended;       /* sync: DISCONNECTED was seen */
 	struct cm_conn *conn;
 	struct cm_bus_name port, listen;
 	unsigned backlog, waiting; /* connection requests neither accepted nor refused yet */
@@ -125,6 +126,8 @@ bool cm_gid_of(const struct sockaddr *address, uint8_t gid[16]);
 uint16_t cm_port_of(const struct sockaddr *address);
 void cm_set_port(struct sockaddr *address, uint16_t port);
 bool cm_is_any(const struct sockaddr *address);
+/* The port that an id binds, or listens on. gid: of the address. */
+struct cm_port cm_port_for(const struct cm_id *id, const struct sockaddr *address, const uint8_t gid[16], bool listen);
 socklen_t cm_length_of(const struct sockaddr *address);
 void cm_address_of(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_storage *address);
 /* Source address of packets to that destination. 0 or errno. */

@@ -44,6 +44,8 @@ socklen_t cm_name_port(int place, const struct cm_port *port, struct sockaddr_un
 {
 	char address[33] = "any", name[64];
 
+	if (!port->gid && port->family)
+		snprintf(address, sizeof(address), "any%d", (int)port->family);
 	for (int i = 0; port->gid && i < 16; i++)
 		snprintf(address + (ptrdiff_t)2 * i, 3, "%02x", port->gid[i]);
 	snprintf(name, sizeof(name), "%x.%u.%s%s", port->space, port->port, address, port->listen ? ".listen" : "");
@@ -161,15 +163,45 @@ int cm_bus_bind_process(struct cm_bus_name *made)
 	return bind_both(names, lengths, made);
 }
 
-int cm_bus_bind_port(uint16_t space, uint16_t port, const uint8_t *gid, bool listen, struct cm_bus_name *made)
+static int bind_port(const struct cm_port *wanted, struct cm_bus_name *made)
 {
-	const struct cm_port wanted = { .space = space, .port = port, .gid = gid, .listen = listen };
 	struct sockaddr_un names[CM_PLACES];
 	socklen_t lengths[CM_PLACES];
 
 	for (int place = 0; place < CM_PLACES; place++)
-		lengths[place] = cm_name_port(place, &wanted, &names[place]);
+		lengths[place] = cm_name_port(place, wanted, &names[place]);
 	return bind_both(names, lengths, made);
+}
+
+/* Any address of both families excludes any of one, whose name differs. The file decides, as when it is bound. */
+static bool is_taken(const struct cm_port *wanted, enum cm_family family)
+{
+	struct cm_port other = *wanted;
+	struct sockaddr_un name;
+	socklen_t length;
+
+	other.family = family;
+	length = cm_name_port(CM_FILE, &other, &name);
+	if (!length)
+		length = cm_name_port(CM_ABSTRACT, &other, &name);
+	const int fd = make_socket();
+	const bool taken = fd >= 0 && !connect(fd, (const struct sockaddr *)&name, length);
+	if (fd >= 0)
+		close(fd);
+	return taken;
+}
+
+int cm_bus_bind_port(const struct cm_port *wanted, struct cm_bus_name *made)
+{
+	int err = bind_port(wanted, made); /* first, so that of two who try at the same time one finds the other */
+
+	if (err || wanted->gid || wanted->listen)
+		return err;
+	const bool taken =
+		wanted->family ? is_taken(wanted, CM_BOTH) : is_taken(wanted, CM_IPV4) || is_taken(wanted, CM_IPV6);
+	if (taken)
+		cm_bus_release(made);
+	return taken ? EADDRINUSE : 0;
 }
 
 void cm_bus_release(struct cm_bus_name *name)

@@ -11,12 +11,6 @@
 /* Where a name lives: each socket of the bus has one in each place. */
 enum { CM_ABSTRACT, CM_FILE };
 
-struct cm_port {
-	uint16_t space, port;
-	const uint8_t *gid; /* NULL: any address */
-	bool listen;        /* requests go to it; else it only reserves the port */
-};
-
 /* Its length; 0: there is none in that place. */
 socklen_t cm_name_process(int place, uint32_t slot, struct sockaddr_un *to);
 socklen_t cm_name_port(int place, const struct cm_port *port, struct sockaddr_un *to);

@@ -529,6 +529,25 @@ static void watch(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 	event(e, c, CM_EVENT_DISCONNECTED, NULL);
 }
 
+static bool asks(const struct cm_conn *c)
+{
+	return c->state == CM_REQ_SENT || c->state == CM_SIDR_REQ_SENT;
+}
+
+void cm_engine_refused(struct cm_engine *e, const uint8_t remote[16], bool refused, uint64_t now)
+{
+	for (unsigned b = 0; b < CM_BUCKETS; b++) {
+		for (struct cm_conn *c = e->conns[b]; c; c = c->next) {
+			if (!asks(c) || c->tries == 1 || !c->peer.net || memcmp(c->peer.remote, remote, 16) != 0)
+				continue;
+			if (refused)
+				no_answer(e, c, now);
+			else
+				give_up(e, c, now);
+		}
+	}
+}
+
 /* False: the connection was freed. */
 static bool due(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 {
@@ -550,6 +569,8 @@ static bool due(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 		c->deadline = now + c->interval;
 		if (!send_last(e, c))
 			no_answer(e, c, now);
+		else if (asks(c) && c->peer.net && e->calls->knock)
+			e->calls->knock(e->owner, &c->peer);
 	}
 	return true;
 }

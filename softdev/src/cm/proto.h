@@ -77,6 +77,11 @@ struct cm_calls {
 		CM_NOBODY, /* no such service */
 		CM_BUSY,   /* not now: the sender will retry */
 	} (*request)(void *owner, struct cm_conn *conn, const struct cm_mad *mad);
+	/*
+	 * A request to another host had no answer yet, and is sent again: makes that host say so if nobody listens
+	 * there (cm_engine_refused()). May be NULL.
+	 */
+	void (*knock)(void *owner, const struct cm_peer *peer);
 	/* Whether the peer of an established connection, on this host, has died. */
 	bool (*died)(void *owner, const struct cm_conn *conn);
 };
@@ -111,6 +116,11 @@ void cm_conn_release(struct cm_engine *e, struct cm_conn *c, uint64_t now);
 /* Handles any received message. */
 void cm_engine_receive(struct cm_engine *e, const struct cm_peer *from, const uint8_t *bytes, size_t size,
 		       uint64_t now);
+/*
+ * The network says that no request gets to that host: nobody listens for RoCE there (refused), or it is not there. As
+ * with a service that is absent, only a second try counts.
+ */
+void cm_engine_refused(struct cm_engine *e, const uint8_t remote[16], bool refused, uint64_t now);
 /* Retransmits, and gives up what has timed out. Returns the time of the next call; 0: none needed. */
 uint64_t cm_engine_tick(struct cm_engine *e, uint64_t now);
 /* Builds the answer to a message for an unknown connection. False: none is due. */

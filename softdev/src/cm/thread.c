@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cm/internal.h"
+#include "cm/outbox.h"
 
 struct cm soft_cm = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -77,6 +78,19 @@ static void take_messages(int fd)
 			cm_engine_receive(&soft_cm.engine, &from, mad, size, soft_now_ns());
 }
 
+/* Hosts that do not let a request in say so to a descriptor of roce. False: it is none. */
+static bool take_refusals(int fd)
+{
+	uint8_t remote[16];
+	bool refused;
+
+	if (!soft_mad_is_knocker(fd))
+		return false;
+	while (soft_mad_refusal(fd, remote, &refused))
+		cm_engine_refused(&soft_cm.engine, remote, refused, soft_now_ns());
+	return true;
+}
+
 static int wait_ms(uint64_t next, uint64_t now)
 {
 	if (!next)
@@ -90,7 +104,8 @@ static int wait_ms(uint64_t next, uint64_t now)
 /* ---- the end of the process ------------------------------------------------------------------------- */
 
 enum { EXIT_MS = 200 };
-static atomic_bool runs, leaving, left;
+static atomic_bool runs, leaving, left; /* left: all is said, and sent */
+static bool parted;
 
 /* Messages that wait get their answers; then each peer hears, once, that its connection has ended. */
 static void part(void)
@@ -105,7 +120,7 @@ static void part(void)
 		cm_bus_release(&id->listen);
 	}
 	cm_bus_release(&soft_cm.bus);
-	atomic_store(&left, true);
+	parted = true;
 }
 
 /*
@@ -138,13 +153,17 @@ static void *thread_main(void *unused)
 
 		cm_lock();
 		for (int i = 0; i < n; i++) {
-			if (events[i].data.fd != soft_cm.kick_fd)
-				take_messages(events[i].data.fd);
-			else if (read(soft_cm.kick_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+			const int fd = events[i].data.fd;
+
+			if (fd != soft_cm.kick_fd && !cm_outbox_go_on(fd) && !take_refusals(fd))
+				take_messages(fd);
+			else if (fd == soft_cm.kick_fd && read(fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
 				count = 0;
 		}
-		if (atomic_load(&leaving) && !atomic_load(&left))
+		if (atomic_load(&leaving) && !parted)
 			part();
+		if (parted && cm_outbox_is_empty())
+			atomic_store(&left, true);
 		const uint64_t now = soft_now_ns();
 		timeout = wait_ms(cm_engine_tick(&soft_cm.engine, now), now);
 		cm_unlock();
@@ -163,6 +182,7 @@ static void close_fd(int *fd)
 
 static void stop(void)
 {
+	cm_outbox_watch(-1);
 	cm_bus_forget(&soft_cm.bus);
 	close_fd(&soft_cm.kick_fd);
 	close_fd(&soft_cm.epoll_fd);
@@ -181,8 +201,9 @@ static void atfork_child(void)
 		cm_bus_forget(&id->listen);
 	}
 	stop();
-	cm_bus_after_fork();
+	cm_outbox_after_fork();
 	atomic_store(&runs, false);
+	parted = false;
 	soft_cm.running = soft_cm.net = false;
 	soft_cm.generation++;
 	soft_cm.context = NULL; /* the parent's: the device has closed it for us */
@@ -249,7 +270,10 @@ static int start(void)
 	soft_cm.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (soft_cm.kick_fd < 0 || soft_cm.epoll_fd < 0 || !cm_watch_name(&soft_cm.bus) || !cm_watch(soft_cm.kick_fd))
 		err = errno;
-	return err ? err : start_thread();
+	if (err)
+		return err;
+	cm_outbox_watch(soft_cm.epoll_fd);
+	return start_thread();
 }
 
 int cm_start(void)

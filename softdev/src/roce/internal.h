@@ -217,6 +217,10 @@ void soft_roce_rx_after_fork(void);
 /* A packet for queue pair 1. */
 void soft_roce_mad_take(const struct roce_packet *packet, const struct roce_inbound *in);
 
+/* ---- knock.c ---------------------------------------------------------------------------------------- */
+
+void soft_roce_knock_after_fork(void);
+
 /* ---- ud.c ------------------------------------------------------------------------------------------- */
 
 /* Opens the ports, so that datagrams can come. */

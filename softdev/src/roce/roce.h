@@ -59,6 +59,15 @@ void soft_mad_send(struct soft_ctx *ctx, const uint8_t from[16], const uint8_t t
 		   const uint8_t mad[SOFT_MAD_BYTES]);
 /* Replies to the sender of a datagram. */
 void soft_mad_answer(const struct soft_mad_path *path, const uint8_t mad[SOFT_MAD_BYTES]);
+/*
+ * Sends it to port 4791 of another host in a way that lets the network say that nobody is there. The descriptor that is
+ * readable, or has an error, when it does; -1: not sent. One thread at a time, as for the next two.
+ */
+int soft_mad_knock(struct soft_ctx *ctx, const uint8_t from[16], const uint8_t to[16],
+		   const uint8_t mad[SOFT_MAD_BYTES]);
+bool soft_mad_is_knocker(int fd);
+/* The next host that the network has spoken of: nobody listens at the port (refused), or no way leads there. False: none. */
+bool soft_mad_refusal(int fd, uint8_t remote[16], bool *refused);
 /* The largest path MTU whose packets fit the path to that address; 0: no route. The sockets are open. */
 enum ibv_mtu soft_roce_mtu_to(struct soft_ctx *ctx, const struct ibv_ah_attr *ah);
 

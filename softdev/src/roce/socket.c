@@ -249,6 +249,7 @@ void soft_roce_after_fork(void)
 {
 	soft_roce_rx_after_fork();
 	roce_runs_after_fork();
+	soft_roce_knock_after_fork();
 	pthread_mutex_init(&soft_roce_ports.lock, NULL); /* a thread that does not exist in the child may hold it */
 	soft_roce_close();
 }

@@ -6,6 +6,8 @@
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 /* libfabric asks so for a listener on any address. */
 static void addresses_as_given(void)
@@ -134,5 +136,150 @@ static void exit_disconnects(void)
     rdma_destroy_event_channel(channel);
 }
 
-TEST_MAIN(TEST(exit_disconnects), TEST(addresses_as_given), TEST(no_address_to_bind),
-          TEST(loopback_is_no_device), TEST(rnr_timer))
+/* An id that is bound to any address of that family. NULL: its port is taken. */
+static struct rdma_cm_id *any_of(struct rdma_event_channel *channel, int family, int only, __be16 port)
+{
+    struct sockaddr_in6 any = {.sin6_family = (sa_family_t)family,
+                               .sin6_port = port}; /* at the same offset */
+    struct rdma_cm_id *id;
+
+    OK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+    OK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &only, sizeof only));
+    if (!rdma_bind_addr(id, (struct sockaddr *)&any))
+        return id;
+    CHECK_EQ(errno, EADDRINUSE);
+    OK(rdma_destroy_id(id));
+    return NULL;
+}
+
+/* As with sockets: one port for each family, or one for both. */
+static void any_address_of_one_family(void)
+{
+    struct rdma_cm_id *four = any_of(NULL, AF_INET, 1, 0), *six;
+    const __be16 port = rdma_get_src_port(four);
+    int both = 0;
+
+    CHECK(port);
+    CHECK(!any_of(NULL, AF_INET, 1, port));
+    CHECK(!any_of(NULL, AF_INET, 0, port) && !any_of(NULL, AF_INET6, 0, port));
+    six = any_of(NULL, AF_INET6, 1, port);
+    CHECK(six && rdma_get_src_port(six) == port);
+    /* A bound id may still say otherwise, if the port is free for it. */
+    CHECK_EQ(rdma_set_option(six, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &both, sizeof both), -1);
+    CHECK_EQ(errno, EADDRINUSE);
+    OK(rdma_destroy_id(four));
+    OK(rdma_set_option(six, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &both, sizeof both));
+    CHECK(!any_of(NULL, AF_INET, 1, port));
+    OK(rdma_listen(six, 1));
+    CHECK_EQ(rdma_set_option(six, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &both, sizeof both), -1);
+    CHECK_EQ(errno, EINVAL);
+    OK(rdma_destroy_id(six));
+    four = any_of(NULL, AF_INET, 1, port);
+    CHECK(four);
+    OK(rdma_destroy_id(four));
+}
+
+/* How a request to that address of this host ends. */
+static enum rdma_cm_event_type answer(struct sockaddr *to)
+{
+    struct ibv_qp_init_attr init = {.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1}};
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
+    struct pollfd ready = {.fd = channel->fd, .events = POLLIN};
+    struct rdma_cm_event *event;
+    struct rdma_cm_id *id;
+
+    init.qp_type = IBV_QPT_RC;
+    OK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+    OK(rdma_resolve_addr(id, NULL, to, 10000));
+    OK(rdma_ack_cm_event(next_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED)));
+    OK(rdma_resolve_route(id, 10000));
+    OK(rdma_ack_cm_event(next_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED)));
+    OK(rdma_create_qp(id, NULL, &init));
+    OK(rdma_connect(id, &param));
+    CHECK_EQ(poll(&ready, 1, 60000), 1);
+    OK(rdma_get_cm_event(channel, &event));
+    const enum rdma_cm_event_type type = event->event;
+    OK(rdma_ack_cm_event(event));
+    rdma_destroy_qp(id);
+    OK(rdma_destroy_id(id));
+    rdma_destroy_event_channel(channel);
+    return type;
+}
+
+/* Refuses the first request, and says which listener got it. */
+static void refuse_one(struct rdma_event_channel *channel, struct rdma_cm_id *wanted)
+{
+    struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    struct rdma_cm_id *id = event->id;
+
+    CHECK(event->listen_id == wanted);
+    OK(rdma_ack_cm_event(event));
+    OK(rdma_reject(id, NULL, 0));
+    OK(rdma_destroy_id(id));
+}
+
+static void asks(int fd, void *unused)
+{
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+
+    (void)unused;
+    for (char family; try_take(fd, &family, 1);) {
+        take(fd, &four.sin_port, sizeof four.sin_port);
+        six.sin6_port = four.sin_port;
+        const enum rdma_cm_event_type type =
+            answer(family == 4 ? (struct sockaddr *)&four : (struct sockaddr *)&six);
+        give(fd, &type, sizeof type);
+    }
+    exit(0);
+}
+
+static bool has_ipv6(void)
+{
+    const struct sockaddr_in6 here = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(AF_INET6, SOCK_DGRAM, 0);
+    const bool has = fd >= 0 && !bind(fd, (const struct sockaddr *)&here, sizeof here);
+
+    if (fd >= 0)
+        close(fd);
+    return has;
+}
+
+/* Requests go to the listener of their family, and where that is not there, to none. */
+static void requests_of_one_family(void)
+{
+    if (!has_ipv6())
+        return;
+    struct child child = child_start(asks, NULL);
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *six = any_of(channel, AF_INET6, 1, 0), *four;
+    const __be16 port = rdma_get_src_port(six);
+    enum rdma_cm_event_type type;
+
+    OK(rdma_listen(six, 1));
+    give(child.fd, "\4", 1);
+    give(child.fd, &port, sizeof port);
+    take(child.fd, &type, sizeof type);
+    CHECK_EQ(type, RDMA_CM_EVENT_REJECTED);
+    CHECK(!readable(channel->fd)); /* not by this listener */
+    give(child.fd, "\6", 1);
+    give(child.fd, &port, sizeof port);
+    refuse_one(channel, six);
+    take(child.fd, &type, sizeof type);
+    CHECK_EQ(type, RDMA_CM_EVENT_REJECTED);
+    four = any_of(channel, AF_INET, 1, port);
+    CHECK(four);
+    OK(rdma_listen(four, 1));
+    give(child.fd, "\4", 1);
+    give(child.fd, &port, sizeof port);
+    refuse_one(channel, four);
+    take(child.fd, &type, sizeof type);
+    child_kill(&child);
+    OK(rdma_destroy_id(four));
+    OK(rdma_destroy_id(six));
+    rdma_destroy_event_channel(channel);
+}
+
+TEST_MAIN(TEST(exit_disconnects), TEST(requests_of_one_family), TEST(any_address_of_one_family),
+          TEST(addresses_as_given), TEST(no_address_to_bind), TEST(loopback_is_no_device), TEST(rnr_timer))

@@ -38,6 +38,7 @@ static struct {
     uint64_t dropped;
     bool dead; /* messages do not arrive */
     bool died; /* the peer's process */
+    unsigned int knocks;
     struct flying {
         uint64_t when, order;
         struct side *to;
@@ -113,8 +114,14 @@ static bool on_watch(void *owner, const struct cm_conn *c)
     return net.died;
 }
 
+static void on_knock(void *owner, const struct cm_peer *peer)
+{
+    CHECK(peer->net && owner == &a);
+    net.knocks++;
+}
+
 static const struct cm_calls calls = {
-    .send = on_send, .event = on_event, .request = on_request, .died = on_watch};
+    .send = on_send, .event = on_event, .request = on_request, .died = on_watch, .knock = on_knock};
 
 static void start(uint32_t seed)
 {
@@ -372,6 +379,51 @@ static void nobody_answers(void)
     release_all();
 }
 
+/* The network refuses the first try, which does not count, and the second one, which is the first that it is asked about. */
+static void the_network_answers(enum cm_attribute attribute, bool refused, enum cm_event_kind wanted)
+{
+    const uint8_t other[16] = {[15] = 77};
+
+    start(1);
+    net.loss = 1000;
+    struct user *u = connect_from(&a, attribute);
+    cm_engine_refused(&a.engine, u->conn->peer.remote, refused, net.now);
+    CHECK_EQ(net.knocks, 0);
+    run_for(SECONDS(1) / 2);
+    CHECK_EQ(net.knocks, 1);
+    cm_engine_refused(&a.engine, other, refused, net.now);
+    CHECK_EQ(u->seen[wanted], 0);
+    cm_engine_refused(&a.engine, u->conn->peer.remote, refused, net.now);
+    CHECK_EQ(u->seen[wanted], 1);
+    cm_engine_refused(&a.engine, u->conn->peer.remote, refused, net.now);
+    run_for(SECONDS(300));
+    CHECK_EQ(u->seen[wanted], 1);
+    CHECK_EQ(net.knocks, 1);
+    release_all();
+}
+
+static void nobody_listens_there(void)
+{
+    the_network_answers(CM_REQ, true, CM_EVENT_REJECTED);
+    the_network_answers(CM_REQ, false, CM_EVENT_UNREACHABLE);
+    the_network_answers(CM_SIDR_REQ, true, CM_EVENT_SIDR_REPLY);
+    the_network_answers(CM_SIDR_REQ, false, CM_EVENT_UNREACHABLE);
+
+    start(1); /* what is connected hears of no refusal */
+    struct user *u = connect_from(&a, CM_REQ);
+    run_for(SECONDS(1));
+    accept_all(&b, CM_REP);
+    run_for(SECONDS(1));
+    cm_engine_refused(&a.engine, u->conn->peer.remote, true, net.now);
+    CHECK_EQ(u->seen[CM_EVENT_REJECTED], 0);
+    establish_all(&a);
+    run_for(SECONDS(1));
+    cm_engine_refused(&a.engine, u->conn->peer.remote, true, net.now);
+    cm_engine_refused(&b.engine, u->conn->peer.local, true, net.now);
+    CHECK_EQ(u->conn->state, CM_ESTABLISHED);
+    release_all();
+}
+
 /* A server that takes two minutes to decide: its MRAs keep the client waiting. */
 static void a_slow_server(void)
 {
@@ -518,5 +570,5 @@ static void layout(void)
 }
 
 TEST_MAIN(TEST(layout), TEST(each_message_lost_once), TEST(a_killed_process), TEST(a_life_on_bad_networks),
-          TEST(refusals), TEST(nobody_answers), TEST(a_slow_server), TEST(datagram_services),
-          TEST(hostile_messages))
+          TEST(refusals), TEST(nobody_answers), TEST(nobody_listens_there), TEST(a_slow_server),
+          TEST(datagram_services), TEST(hostile_messages))
