@@ -43,7 +43,7 @@ class Loop:
 
     def comes_by(self) -> bool:
         """Whether its page, read anew, says that the loop is at work."""
-        with contextlib.suppress(OSError), contextlib.closing(place.Place(self.home, self.uid)) as home:
+        with contextlib.suppress(OSError), contextlib.closing(place.Directory(self.home, self.uid)) as home:
             seen = page.read(home, self.stem)
             if seen is not None:
                 self.page = seen

@@ -120,7 +120,7 @@ class _Asker:
                 left.append(loop)
                 continue
             try:
-                with contextlib.closing(place.Place(loop.home, loop.uid)) as home:
+                with contextlib.closing(place.Directory(loop.home, loop.uid)) as home:
                     conversation = Conversation(loop, home, self._question)
             except BlockingIOError:
                 _no_answer(loop, "as many tools wait for its answer as can")

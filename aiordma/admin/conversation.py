@@ -25,7 +25,7 @@ from .messages import (
 
 if TYPE_CHECKING:
     from .asked import Loop
-    from .place import Place
+    from .place import Directory
 
 __all__ = ["PATIENCE_S", "Conversation", "Question"]
 
@@ -62,7 +62,7 @@ class Conversation:
     :raises OSError: it is not there; ``PermissionError``: or not who it says.
     """
 
-    def __init__(self, loop: Loop, home: Place, question: Question) -> None:
+    def __init__(self, loop: Loop, home: Directory, question: Question) -> None:
         self.loop, self._question = loop, question
         self._input = bytearray()
         self._bytes = 0

@@ -101,7 +101,7 @@ class Files:
                     problem = error
         raise problem
 
-    def _settle(self, home: place.Place, loop: str) -> None:
+    def _settle(self, home: place.Directory, loop: str) -> None:
         self.path, self.stem = home.path, f"{os.getpid()}-{secrets.token_hex(4)}"
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import place
 
 if TYPE_CHECKING:
-    from .place import Place
+    from .place import Directory
 
 __all__ = ["BEAT_SECONDS", "Page", "PageWriter", "program", "read"]
 
@@ -121,7 +121,7 @@ def program() -> str:
 class PageWriter:
     """The page of this loop; close it. :raises OSError: there is no room for it, for example."""
 
-    def __init__(self, home: Place, stem: str, loop: str) -> None:
+    def __init__(self, home: Directory, stem: str, loop: str) -> None:
         self._names = loop.encode()[:16], program().encode("utf-8", "replace")[:256]
         self._ids = os.getpid(), place.namespace(), place.started(os.getpid())
         self._generation = self._thread = self._returned_ns = 0
@@ -169,7 +169,7 @@ class PageWriter:
             self._fd = -1
 
 
-def read(home: Place, stem: str, suffix: str = place.PAGE) -> Page | None:
+def read(home: Directory, stem: str, suffix: str = place.PAGE) -> Page | None:
     """The page of a loop; None: there is none, or it is not one."""
     try:
         fd = home.open(stem + suffix, os.O_RDONLY | os.O_NONBLOCK)

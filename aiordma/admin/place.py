@@ -25,7 +25,7 @@ __all__ = [
     "KILLED",
     "PAGE",
     "SOCKET",
-    "Place",
+    "Directory",
     "at",
     "has_thread",
     "innermost",
@@ -46,7 +46,7 @@ _SHARED = ("/dev/shm", "/tmp")
 _NAMES = 8
 
 
-class Place:
+class Directory:
     """A directory with admin sockets. Opened, so that it cannot be replaced afterwards; close it.
 
     :raises OSError: it is not there, or is not a directory that only ``uid`` may enter.
@@ -145,7 +145,7 @@ def _bases(uid: int) -> Iterator[str]:
             yield f"{shared}/aiordma-{uid}" + (f".{number}" if number else "")
 
 
-def makeable() -> Iterator[Place]:
+def makeable() -> Iterator[Directory]:
     """The directories that this process's user may have, made if need be: the first one that is possible on
     each file system, as the first may have no room for a file. Close each."""
     uid, had = os.getuid(), set()
@@ -157,21 +157,21 @@ def makeable() -> Iterator[Place]:
             for path in (base, f"{base}/admin"):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path, 0o700)
-                Place(path, uid).close()
-            found = Place(f"{base}/admin", uid)
+                Directory(path, uid).close()
+            found = Directory(f"{base}/admin", uid)
             had.add(parent)
             yield found
 
 
-def at(path: str, uid: int) -> Place | None:
+def at(path: str, uid: int) -> Directory | None:
     """The directory, if it is there and that user's alone."""
     try:
-        return Place(path, uid)
+        return Directory(path, uid)
     except OSError:
         return None
 
 
-def places() -> Iterator[Place]:
+def places() -> Iterator[Directory]:
     """All that this user may look into: root sees everybody's. Close each."""
     uid = os.getuid()
     found = {f"{base}/admin": uid for base in _bases(uid)}

@@ -44,7 +44,7 @@ _MOST_PORTS = 32
 _SIOCGIFADDR = 0x8915
 
 
-class CmPlace(NamedTuple):
+class CmAddress(NamedTuple):
     """Where a server listens; as in the Accept."""
 
     port: int
@@ -94,7 +94,7 @@ class CmConnection:
 
     # ---- server
 
-    def listen(self, host: str) -> CmPlace:
+    def listen(self, host: str) -> CmAddress:
         """Listen at this address of this host, or at another one if this is not the device's.
 
         On a host without a network the loopback address serves. It belongs to no device until the client, of
@@ -128,11 +128,11 @@ class CmConnection:
             Code.NO_ROUTE, f"neither {host} nor an IPv4 address of this host belongs to {self._device}"
         )
 
-    def _listening(self, listener: ConnectionId, port: int, host: str) -> CmPlace:
+    def _listening(self, listener: ConnectionId, port: int, host: str) -> CmAddress:
         self._listener, self._token = listener, secrets.token_bytes(16)
         packed = ipaddress.ip_address(host).packed
         mapped = packed if len(packed) == 16 else bytes(10) + b"\xff\xff" + packed
-        return CmPlace(port, mapped, self._token)
+        return CmAddress(port, mapped, self._token)
 
     def _listener_at(self, address: bytes) -> tuple[ConnectionId, int]:
         """A listener, and its port, which rdma_cm chooses: of a list of its own. On iWARP the port is TCP's
@@ -181,21 +181,23 @@ class CmConnection:
 
     # ---- client
 
-    async def connect(self, place: CmPlace) -> None:
+    async def connect(self, server: CmAddress) -> None:
         """Connect; time limits are the caller's, but rdma_connect() itself is never interrupted.
 
         :raises VerbsError: the server does not answer, or not over this device.
         """
         self._id = own = ConnectionId(self._channel)
         own.set_traffic_class(self._traffic_class)
-        own.resolve_address(sockaddr(place.host, place.port), _RESOLVE_MS)
+        own.resolve_address(sockaddr(server.host, server.port), _RESOLVE_MS)
         await self._expect(CmEvent.ADDR_RESOLVED)
         if own.device != self._device:
-            where = f"the way to {place.host} leads over {own.device or 'another device'}, not {self._device}"
+            where = (
+                f"the way to {server.host} leads over {own.device or 'another device'}, not {self._device}"
+            )
             raise VerbsError(errno.EHOSTUNREACH, "rdma_resolve_addr", where)
         own.resolve_route(_RESOLVE_MS)
         await self._expect(CmEvent.ROUTE_RESOLVED)
-        hello = _HELLO.pack(place.token, self._qp_number)
+        hello = _HELLO.pack(server.token, self._qp_number)
         # Some drivers block in there until the server's port has answered.
         await anyio.to_thread.run_sync(self._call, own, hello)
         await self._expect(CmEvent.ESTABLISHED)

@@ -22,7 +22,7 @@ from ..proto.proof import accept_proof, confirm_proof, link_secret
 from ..verbs.abi import Mtu
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.qp import QpAddress
-from .cm_connect import CmPlace
+from .cm_connect import CmAddress
 from .contracts import LinkKey, server_key
 from .failover.leave import may_fail_over
 from .group import GroupOwner, LinkGroup
@@ -262,12 +262,12 @@ class ClientContact(_Contact):
     async def _connect_by_cm(self, accept: Accept) -> None:
         """:raises VerbsError: the server's queue pair is not reached."""
         assert self.group is not None
-        place = CmPlace(accept.cm_port, accept.cm_address, accept.cm_token)
+        server = CmAddress(accept.cm_port, accept.cm_address, accept.cm_token)
         try:
             with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
-                await self.group.link.bring_up_by_cm(_qp_address(accept), place)
+                await self.group.link.bring_up_by_cm(_qp_address(accept), server)
         except TimeoutError:
-            where = f"{place.host} port {place.port}"
+            where = f"{server.host} port {server.port}"
             raise VerbsError(errno.ETIMEDOUT, "rdma_connect", f"{where}; a firewall?") from None
         except LinkError as error:
             raise VerbsError(errno.ECONNRESET, "rdma_connect", error.reason) from error
@@ -381,8 +381,8 @@ class ServerContact(_Contact):
             return {}
         if self._local is None:
             raise NegotiationError(Code.NO_ROUTE, "the address of the connection is not known")
-        place = self.group.link.listen_by_cm(self._local[0])
-        return {"cm_port": place.port, "cm_address": place.address, "cm_token": place.token}
+        here = self.group.link.listen_by_cm(self._local[0])
+        return {"cm_port": here.port, "cm_address": here.address, "cm_token": here.token}
 
     async def confirmed(self, confirm: Confirm) -> Any:
         """The client has agreed: connect, and on first contact prove the link.

@@ -23,7 +23,7 @@ from ..verbs.abi import QpState
 from ..verbs.lifetime import release_all
 from ..verbs.qp import QpAddress, QpPath, QpSize, RcQp
 from ..verbs.registrar import DeviceRegistrar
-from .cm_connect import CmConnection, CmPlace
+from .cm_connect import CmAddress, CmConnection
 from .contracts import LinkState
 
 if TYPE_CHECKING:
@@ -281,18 +281,18 @@ class Link:
         )
         return self._cm
 
-    def listen_by_cm(self, host: str) -> CmPlace:
+    def listen_by_cm(self, host: str) -> CmAddress:
         """Server: listen for the client. :raises NegotiationError: no usable address. :raises VerbsError:"""
         return self._new_cm().listen(host)
 
-    async def bring_up_by_cm(self, peer: QpAddress, place: CmPlace | None) -> None:
-        """Connect to the server's ``place``; server: None, it has listened. Time limits are the caller's.
+    async def bring_up_by_cm(self, peer: QpAddress, server: CmAddress | None) -> None:
+        """Connect to ``server``; None at the server, which has listened. Time limits are the caller's.
 
         :raises VerbsError: there is no connection.
         """
-        if place is not None:
+        if server is not None:
             self.peer_qpn = peer.qp_num
-            await self._new_cm().connect(place)
+            await self._new_cm().connect(server)
         else:
             assert self._cm is not None
             await self._cm.accepted()

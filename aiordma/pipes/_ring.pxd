@@ -59,7 +59,7 @@ cdef class RingPipe(Flow):
     cpdef object consume(self, Py_ssize_t n)
 
     cdef int check_sendable(self) except -1
-    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
+    cdef Py_ssize_t put_bytes(self, const unsigned char *data, Py_ssize_t n) except -1
     cdef bint comes_first(self) noexcept
     cdef int note_failure(self, Py_ssize_t placed) except -1
     cdef int give_way(self) except -1

@@ -268,7 +268,7 @@ cdef class RingPipe(Flow):
         return 0
 
     cpdef Py_ssize_t try_send(self, data, Py_ssize_t start=0) except -1:
-        """Place as much of ``data[start:]`` as the peer's ring has room for; the number of bytes.
+        """Put as much of ``data[start:]`` as the peer's ring has room for; the number of bytes.
 
         :raises ClosedResourceError: this side has closed the stream or finished sending.
         :raises BrokenResourceError: the link broke or the peer has closed; the cause is chained.
@@ -280,16 +280,16 @@ cdef class RingPipe(Flow):
             return 0
         if PyBytes_CheckExact(data):
             n = PyBytes_GET_SIZE(data) - start
-            return self.place(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
+            return self.put_bytes(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
         check_plain(data)
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             n = view.len - start
-            return self.place(<const unsigned char *>view.buf + start, n) if n > 0 and start >= 0 else 0
+            return self.put_bytes(<const unsigned char *>view.buf + start, n) if n > 0 and start >= 0 else 0
         finally:
             PyBuffer_Release(&view)
 
-    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1:
+    cdef Py_ssize_t put_bytes(self, const unsigned char *data, Py_ssize_t n) except -1:
         cdef QueuePair qp = self.qp
         cdef RingCursors cursors = self.cursors
         cdef TxWindow tx = self.tx
@@ -427,7 +427,7 @@ cdef class RingPipe(Flow):
         return tx.mark_blocked()
 
     cdef uint32_t room(self) noexcept:
-        """Bytes the next step of a send may place. What is under way in the mirror is the device's."""
+        """Bytes the next step of a send may put there. What is under way in the mirror is the device's."""
         cdef uint32_t free = self.tx.free(), own
         cdef QueuePair qp = self.qp
         if qp.sq_free() <= SQ_RESERVE + CHAIN * (1 + qp.reservations - self.reserved) or self.failover.stage != ON_RDMA:
@@ -660,7 +660,7 @@ cdef class RingPipe(Flow):
             return self.tx_addr <= remote_addr < self.tx_addr + self.tx_size
         return self.cursors.cdc.peer_token == token
 
-    # ---- opened with a pre-granted ring
+    # ---- opened with a ticket
 
     def greet(self) -> None:
         """Announce at once that this end takes part."""
@@ -721,7 +721,7 @@ cdef class RingPipe(Flow):
 
     cdef int on_broken(self, object reason) except -1:
         if self.posting:
-            self.late_reason = reason       # after place() has noted what it was posting
+            self.late_reason = reason       # after put_bytes() has noted what it was posting
             return 0
         if self.finished or self.failover.stage == LEFT:
             return 0

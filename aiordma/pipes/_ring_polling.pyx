@@ -75,7 +75,7 @@ cdef Py_ssize_t poll_send(RingPipe ring, data, Py_ssize_t start) except -1:
         n = view.len - start
         while start >= 0 and placed < n and placed < SEND_STEP:
             if ring.failover.stage == ON_RDMA:
-                placed += ring.place(<const unsigned char *>view.buf + start + placed, n - placed)
+                placed += ring.put_bytes(<const unsigned char *>view.buf + start + placed, n - placed)
             # The next call reports what ends the stream.
             if placed == n or not busy_poll(ring, False, 1) or ring.shut or ring.failure is not None:
                 break

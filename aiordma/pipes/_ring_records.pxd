@@ -25,7 +25,7 @@ cdef class RingDatagrams(CompletionOwner):
 
     cdef int check(self) except -1
     cdef bint put(self, const unsigned char *data, Py_ssize_t n, object owner) except -1
-    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
+    cdef Py_ssize_t put_bytes(self, const unsigned char *data, Py_ssize_t n) except -1
     cdef int push(self) except -1
     cdef bint is_lost(self) noexcept
     cdef bint refuse(self) except -1

@@ -145,7 +145,7 @@ cdef class RingDatagrams(CompletionOwner):
                 self.cq.mark_dirty(self)
             return True
         self.push()
-        placed = self.place(data, n) if self.staged == 0 else 0
+        placed = self.put_bytes(data, n) if self.staged == 0 else 0
         if placed < n:
             if owner is None:
                 self.rest, self.rest_at = bytes_of(data + placed, n - placed), 0
@@ -154,11 +154,11 @@ cdef class RingDatagrams(CompletionOwner):
             self.watch()
         return True
 
-    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1:
+    cdef Py_ssize_t put_bytes(self, const unsigned char *data, Py_ssize_t n) except -1:
         """On the ring, or on the transport that carries the stream on."""
         cdef RingPipe rings = self.rings
         if rings.failover.stage == ON_RDMA:
-            return rings.place(data, n)
+            return rings.put_bytes(data, n)
         if rings.failover.stage != LEFT:
             return 0
         return self.pipe.try_send(bytes_of(data, n))
@@ -171,21 +171,21 @@ cdef class RingDatagrams(CompletionOwner):
         return rings.failure is not None or rings.shut or rings.closed
 
     cdef int push(self) except -1:
-        """Place what was accepted, as much of it as is taken now."""
+        """Put what was accepted, as much of it as is taken now."""
         cdef Py_ssize_t placed, n
         if self.posting or self.is_lost():
             return 0
         self.posting = True
         try:
             if self.staged:
-                placed = self.place(self.stage, self.staged)
+                placed = self.put_bytes(self.stage, self.staged)
                 self.posts += 1
                 self.staged -= <uint32_t>placed
                 if self.staged:
                     memmove(self.stage, self.stage + placed, self.staged)
             if self.staged == 0 and self.rest is not None:
                 n = PyBytes_GET_SIZE(self.rest) - self.rest_at
-                placed = self.place(<const unsigned char *>PyBytes_AS_STRING(self.rest) + self.rest_at, n)
+                placed = self.put_bytes(<const unsigned char *>PyBytes_AS_STRING(self.rest) + self.rest_at, n)
                 self.rest_at += placed
                 if placed == n:
                     self.rest = None

@@ -25,7 +25,7 @@ MAX_RING_BYTES = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place in a ring as the wire and the tools show it."""
+    """A position in a ring as the wire and the tools show it."""
 
     wrap: int
     """How often the ring was filled, modulo 65536."""

@@ -33,7 +33,7 @@ cdef class Incoming:
     cdef readonly uint64_t consumed
 
     cpdef int due(self) noexcept
-    cpdef uint64_t place(self) noexcept
+    cpdef uint64_t next_at(self) noexcept
     cpdef void register(self) noexcept
     cpdef int arrive(self, uint32_t n) noexcept
     cpdef uint64_t readable(self) noexcept

@@ -201,12 +201,12 @@ class Incoming:
             else 0
         )
 
-    def place(self) -> int:
+    def next_at(self) -> int:
         """Where in the memory the next buffer begins."""
         return self.granted % self.total
 
     def register(self) -> None:
-        """RegisterXferMemory with the buffer at :meth:`place` is sent."""
+        """RegisterXferMemory with the buffer at :meth:`next_at` is sent."""
         self.granted += self.size
 
     def arrive(self, n: int) -> int:

@@ -25,7 +25,7 @@ class OutgoingBytes:
         self._placed = placed
         self._total = len(view)
 
-    def place(self) -> bool:
+    def put(self) -> bool:
         """See :class:`~aiordma.wake.duplex.Outgoing`."""
         self._placed += self._pipe.try_send(self._view, self._placed)
         return self._placed == self._total
@@ -49,9 +49,9 @@ class Behind:
     def __init__(self, outbox: Outbox, pipe: Pipe, item: OutgoingBytes) -> None:
         self._outbox, self._pipe, self._item = outbox, pipe, item
 
-    def place(self) -> bool:
+    def put(self) -> bool:
         """See :class:`~aiordma.wake.duplex.Outgoing`."""
-        return self._outbox.push() and self._item.place()
+        return self._outbox.push() and self._item.put()
 
     def poll(self) -> bool | None:
         """See :class:`~aiordma.wake.duplex.Outgoing`."""

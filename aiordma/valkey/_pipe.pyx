@@ -273,15 +273,15 @@ cdef class ValkeyPipe(CompletionOwner):
         return self.post(&chain)
 
     cdef int register_if_due(self) except -1:
-        cdef uint64_t place
+        cdef uint64_t address
         if not self.incoming.due() or self.failure is not None or self.closed or self.ended:
             return 0
         self.post_staged()
-        place = <uint64_t><uintptr_t>self.buffers + self.incoming.place()
+        address = <uint64_t><uintptr_t>self.buffers + self.incoming.next_at()
         self.incoming.register()
         self.outgoing.commanded()
         self.registrations += 1
-        self.send_command(valkey.registration((place, self.incoming.size, self.rkey)))
+        self.send_command(valkey.registration((address, self.incoming.size, self.rkey)))
         return self.ask_if_due()
 
     cdef int ask_if_due(self) except -1:
@@ -313,7 +313,7 @@ cdef class ValkeyPipe(CompletionOwner):
         return 0
 
     def try_send(self, data, Py_ssize_t start=0) -> int:
-        """Place as much of ``data[start:]`` as the server's buffer has room for; the number of bytes.
+        """Put as much of ``data[start:]`` as the server's buffer has room for; the number of bytes.
 
         :raises ClosedResourceError: this side has closed the connection or finished sending.
         :raises BrokenResourceError: the connection broke, or the server has closed it; the cause is chained.

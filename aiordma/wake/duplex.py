@@ -53,13 +53,13 @@ PENDING, KEPT = 5, 6
 
 
 class Outgoing(Protocol):
-    """An item that is being sent. Bytes of a stream may be placed in parts, a message only as a whole."""
+    """An item that is being sent. Bytes of a stream may be put in parts, a message only as a whole."""
 
-    def place(self) -> bool:
-        """Place what there is room for now; True when nothing is left to place."""
+    def put(self) -> bool:
+        """Put what there is room for now into the peer's memory; True when nothing is left."""
 
     def poll(self) -> bool | None:
-        """Poll for room as the policy allows, and place what fits.
+        """Poll for room as the policy allows, and put what fits.
 
         True: nothing is left. False: it was worth it, poll again. None: polling is over, wait.
         """
@@ -68,19 +68,19 @@ class Outgoing(Protocol):
 class OutgoingMessage:
     """A message.
 
-    :param place: places all of it, or nothing (False).
+    :param put: puts all of it into the peer's memory, or nothing (False).
     :param poll: polls for room as the policy allows; True when there is some.
     """
 
-    __slots__ = ("_poll", "place")
+    __slots__ = ("_poll", "put")
 
-    def __init__(self, place: Callable[[], bool], poll: Callable[[], bool]) -> None:
-        self.place = place
+    def __init__(self, put: Callable[[], bool], poll: Callable[[], bool]) -> None:
+        self.put = put
         self._poll = poll
 
     def poll(self) -> bool | None:
         # A message may need more than room for its bytes, so room alone is no reason to poll again.
-        return True if self._poll() and self.place() else None
+        return True if self._poll() and self.put() else None
 
 
 @uninterrupted
@@ -116,7 +116,7 @@ class Duplex:
     # -- waiting
 
     async def _send_when_room(self, item: Outgoing, begun: bool) -> None:
-        """Place ``item``.
+        """Put ``item`` into the peer's memory.
 
         :param begun: the operation has begun, and a first attempt found too little room.
         """
@@ -136,7 +136,7 @@ class Duplex:
         done = False
         if not begun:
             await self._begin()
-            done = item.place()
+            done = item.put()
         while not done:
             polled = item.poll()
             if polled is not None:
@@ -153,12 +153,12 @@ class Duplex:
                 self._call_when_writable(waiter.set)
             else:
                 waiter.clear()
-            done = item.place()
+            done = item.put()
             if not done:
                 await waiter.wait()
                 waited = True
                 waker.renew_share()
-                done = item.place()
+                done = item.put()
         await self._end(waited)
 
     async def _receive_when_there(self, take: Callable[[], T | None], looked: bool) -> T:

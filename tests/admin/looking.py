@@ -54,7 +54,7 @@ def rows(loop: Loop, kind: type) -> list[Any]:
 def connected_to(pid: int) -> Iterator[socket.socket]:
     """A connection to the endpoint of a process."""
     (loop,) = loops_of(pid)
-    with contextlib.closing(place.Place(loop.home, loop.uid)) as home:
+    with contextlib.closing(place.Directory(loop.home, loop.uid)) as home:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with sock:
             sock.settimeout(20)

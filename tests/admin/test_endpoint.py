@@ -225,7 +225,7 @@ def test_a_program_that_ends_after_its_loop_was_not_killed() -> None:
 def test_so_many_killed_processes_are_kept(tmp_path: Path) -> None:
     """A program that is begun again and again, and crashes, fills no file system."""
     now = tmp_path.stat().st_mtime
-    with contextlib.closing(place.Place(str(tmp_path), os.getuid())) as home:
+    with contextlib.closing(place.Directory(str(tmp_path), os.getuid())) as home:
 
         def bury(number: int, at: float) -> None:
             page.PageWriter(home, f"{number}-a", "asyncio").close()
@@ -305,14 +305,14 @@ def test_an_endpoint_that_cannot_be_had_leaves_no_files(
         monkeypatch.setattr(os, "pwrite", fail if step == "pwrite" else write_some)
     assert endpoint.prepare("asyncio") is endpoint.prepare("asyncio") is None
     assert _own_files() == before
-    assert len(tried) == 2 * len(list(map(place.Place.close, place.makeable())))
+    assert len(tried) == 2 * len(list(map(place.Directory.close, place.makeable())))
     assert [record.levelname for record in caplog.records if "will not see" in record.message] == ["WARNING"]
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_page_that_is_cut_off_kills_nobody(tmp_path: Path) -> None:
     """It was a mapping: whoever cut it off ended the process with SIGBUS at its next beat."""
-    with contextlib.closing(place.Place(str(tmp_path), os.getuid())) as home:
+    with contextlib.closing(place.Directory(str(tmp_path), os.getuid())) as home:
         writer = page.PageWriter(home, "8-a", "asyncio")
         child = fork()
         if not child:
@@ -577,9 +577,9 @@ def test_an_impostor_is_not_asked(tmp_path: Path) -> None:
     """A directory that others may enter is none of ours, and a page that is no page is passed over."""
     tmp_path.chmod(0o755)
     with pytest.raises(PermissionError):
-        place.Place(str(tmp_path), os.getuid())
+        place.Directory(str(tmp_path), os.getuid())
     tmp_path.chmod(0o700)
-    with contextlib.closing(place.Place(str(tmp_path), os.getuid())) as home:
+    with contextlib.closing(place.Directory(str(tmp_path), os.getuid())) as home:
         for data in (b"", b"aiordma1", b"\xff" * 4096, b"aiordma1" + b"\xff" * 4088):
             (tmp_path / "1-a.page").write_bytes(data)
             found = page.read(home, "1-a")
@@ -634,7 +634,7 @@ def test_other_users_neither_see_nor_ask_a_process(tmp_path: Path, monkeypatch: 
 
 
 def test_the_page_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
-    with contextlib.closing(place.Place(str(tmp_path), os.getuid())) as home:
+    with contextlib.closing(place.Directory(str(tmp_path), os.getuid())) as home:
         writer = page.PageWriter(home, "7-a", "asyncio")
         writer.beat(3, 4)
         found = page.read(home, "7-a")

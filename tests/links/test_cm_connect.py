@@ -18,7 +18,7 @@ import pytest
 
 import aiordma
 from aiordma.errors import Code, NegotiationError, VerbsError
-from aiordma.links.cm_connect import CmConnection, CmPlace
+from aiordma.links.cm_connect import CmAddress, CmConnection
 from aiordma.links.engine import current
 from aiordma.verbs import rdmacm
 from tests.health import endpoint_begun
@@ -59,7 +59,7 @@ class End:
         self.parts.close()
 
 
-async def refusal(end: End, place: CmPlace) -> int | None:
+async def refusal(end: End, place: CmAddress) -> int | None:
     try:
         with anyio.fail_after(10):
             await end.cm.connect(place)
@@ -100,8 +100,8 @@ async def silence(control: Control) -> None:
     channel = rdmacm.EventChannel(engine.backend.rdma_cm())
     deaf, gone = rdmacm.ConnectionId(channel), rdmacm.ConnectionId(channel)
     here = bytes(10) + b"\xff\xff\x7f\0\0\1"
-    place = CmPlace(deaf.listen(rdmacm.sockaddr(LOCAL, 0)), here, b"T" * 16)
-    nowhere = CmPlace(gone.listen(rdmacm.sockaddr(LOCAL, 0)), here, b"T" * 16)
+    place = CmAddress(deaf.listen(rdmacm.sockaddr(LOCAL, 0)), here, b"T" * 16)
+    nowhere = CmAddress(gone.listen(rdmacm.sockaddr(LOCAL, 0)), here, b"T" * 16)
     gone.close()
     nobody = await refusal(End(engine), nowhere)
     await endpoint_begun()
@@ -239,5 +239,5 @@ def test_addresses() -> None:
     for wrong in ("fe80::1%eth0", "localhost"):
         with pytest.raises(ValueError, match=r"scope|not appear"):
             rdmacm.sockaddr(wrong, 1)
-    assert CmPlace(1, bytes(10) + b"\xff\xff\xc0\0\2\1", b"").host == "192.0.2.1"
-    assert CmPlace(1, bytes(15) + b"\1", b"").host == "::1"
+    assert CmAddress(1, bytes(10) + b"\xff\xff\xc0\0\2\1", b"").host == "192.0.2.1"
+    assert CmAddress(1, bytes(15) + b"\1", b"").host == "::1"
