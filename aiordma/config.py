@@ -290,8 +290,8 @@ class Config(Constants):
     tickets: int = _number(
         8,
         (0, 255),
-        "pre-granted rings: how many a client accepts, and how many a listener grants to each client, so "
-        "that a connection opens without waiting for an answer (0-RTT); 0: none",
+        "tickets, by which a connection opens without waiting for an answer (0-RTT): how many a client "
+        "accepts, and how many a listener gives to each client; 0: none",
         online=False,
     )
 

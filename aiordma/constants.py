@@ -36,7 +36,7 @@ class Constants:
     channel_receive_bytes = 4 << 20
     #: Closed queue pairs kept for reuse: a reconnecting client of each of a few peers finds one.
     qp_cache = 16
-    #: A client returns pre-granted rings that it has not used for so long: it opens connections in bursts.
+    #: A client returns tickets that it has not used for so long: it opens connections in bursts.
     ticket_idle_ms = 10_000
     #: A link without connections stays open for so long, since a peer that comes back needs no new one then.
     link_idle_ms = 60_000

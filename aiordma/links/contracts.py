@@ -1,6 +1,6 @@
 """What the parts of a link group need of their owners, so that no part imports the owner that made it.
 
-The engine makes contacts and link groups, a group makes members and pre-granted rings, a member makes what
+The engine makes contacts and link groups, a group makes members and tickets, a member makes what
 takes its stream to TCP and back. An owner imports its parts. A part sees its owner through a protocol: one
 of this module, or one beside the part, where that needs types of the modules between them.
 """
@@ -200,7 +200,7 @@ class GroupView(Protocol):
 
 
 class MemberView(Protocol):
-    """What one connection holds of a group, as pre-granted rings and failover see it."""
+    """What one connection holds of a group, as tickets and failover see it."""
 
     #: A RingPipe or a MessageChannel.
     pipe: Any
@@ -225,7 +225,7 @@ class MemberView(Protocol):
 
 
 class EarlyOpenView(Protocol):
-    """A connection begun on a pre-granted ring, as its member sees it."""
+    """A connection begun with a ticket, as its member sees it."""
 
     @property
     def bound(self) -> bool:

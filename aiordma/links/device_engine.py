@@ -243,7 +243,7 @@ class Engine:
         return self.grants.servers
 
     def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> SwitchablePipe | None:
-        """Client: begin a connection on a pre-granted ring, on a new TCP connection to ``peer``.
+        """Client: begin a connection with a ticket, on a new TCP connection to ``peer``.
 
         None: it must be negotiated in full, on this TCP connection.
         """
@@ -433,7 +433,7 @@ class Engine:
             [member.leave(Code.DRAINED, self.drained or "") for member in members if not member.fails_over]
         )
 
-    # ---- the regular timer: keepalive, pre-granted rings, idle links and memory
+    # ---- the regular timer: keepalive, tickets, idle links and memory
 
     def _tick_soon(self) -> None:
         keepalive = self.config.keepalive_ms / 4000 or _TICK_SECONDS

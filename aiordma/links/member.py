@@ -94,7 +94,7 @@ class Member:
         #: The caller will attach the TCP connection; why the link has failed meanwhile.
         self.awaits_tcp = False
         self._failed_because: BaseException | None = None
-        #: Set for a connection that began on a pre-granted ring.
+        #: Set for a connection that began with a ticket.
         self.early_open: EarlyOpenView | None = None
         #: What is copied from, where the device takes too little inline.
         self.mirror: Block | None = None

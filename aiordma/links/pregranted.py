@@ -278,7 +278,7 @@ class RingGranter:
 
 
 class EarlyOpen:
-    """A connection that began on a pre-granted ring, for as long as its member lives."""
+    """A connection that began with a ticket, for as long as its member lives."""
 
     def __init__(
         self, holder: RingHolder, member: MemberView, grant: llc.Ticket, now: float, limit_ms: int

@@ -40,7 +40,7 @@ class LinkStatistics(TypedDict):
     connections: int
     #: streams that came here when another link had failed
     moved_here: int
-    #: pre-granted rings that are not used yet, and their size
+    #: Tickets that are not used yet, and the size of their rings.
     tickets: int
     ticket_ring_bytes: int
     #: messages of the sequence-acknowledgement window; NOPs only carry acknowledgements

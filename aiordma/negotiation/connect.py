@@ -149,7 +149,7 @@ class _Attempt:
     # ---- without a round trip
 
     async def _open_early(self, engine: Engine) -> NegotiationResult | None:
-        """Begin with a ring that the server has pre-granted; None if there is none for it."""
+        """Begin with a ticket; None if there is none for this server."""
         wanted = self._options.config.traffic_class
         if self._options.tls is not None or self._kind:
             return None

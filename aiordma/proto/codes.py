@@ -65,7 +65,7 @@ class Code(enum.IntEnum):
     DEVICE_FAILURE = 0x0A1D000A, "the RDMA device failed while the connection was set up"
     TICKET_UNKNOWN = (
         0x0A1D000D,
-        "the stream was opened on a pre-granted ring, and the server that answered does not know this ring",
+        "the stream was opened with a ticket, and the server that answered does not know the ticket",
     )
     SHUTTING_DOWN = 0x0A1D000B, "the RDMA engine of this event loop is shutting down"
     NEEDS_RDMA_CM = (

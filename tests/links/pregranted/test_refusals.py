@@ -92,7 +92,7 @@ async def test_a_grant_that_the_server_does_not_know() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         tickets = next(iter(known.holder._unused.values()))
         tickets.append(tickets.pop().changed(number=4711))
-        assert "does not know this ring" in await broken(await known.connect())
+        assert "does not know the ticket" in await broken(await known.connect())
         await works(known)
 
 
@@ -129,7 +129,7 @@ async def test_another_listener_on_the_same_port() -> None:
         with uninformed(known):
             await first.aclose()
             async with listening(first.port):
-                assert "does not know this ring" in await broken(await known.connect())
+                assert "does not know the ticket" in await broken(await known.connect())
         async with listening(first.port):
             await works(known)
 
