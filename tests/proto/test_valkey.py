@@ -136,7 +136,7 @@ def test_the_next_buffer_is_registered_when_the_last_is_full_and_it_is_free(core
     rx = core.valkey.Incoming(100, 2)
     places = []
     while rx.due():
-        places.append(rx.place())
+        places.append(rx.next_at())
         rx.register()
         assert not rx.due()
         assert rx.arrive(100) == 0
@@ -146,7 +146,7 @@ def test_the_next_buffer_is_registered_when_the_last_is_full_and_it_is_free(core
     assert not rx.due()
     rx.consume(1)
     assert rx.due()
-    assert rx.place() == 0
+    assert rx.next_at() == 0
     assert (rx.offset(), rx.contiguous()) == (100, 100)
 
 
@@ -171,7 +171,7 @@ def test_two_ends_keep_every_byte_in_order(core: Any, seed: int) -> None:
     sent, got, at, offset = bytearray(), bytearray(), 0, size
     for _ in range(2000):
         if rx.due():
-            at, offset = rx.place(), 0
+            at, offset = rx.next_at(), 0
             rx.register()
         if rng.random() < 0.5 and offset < size:
             n = rng.randrange(1, size - offset + 1)
