@@ -21,7 +21,7 @@ PAGES = [
     ".pre-commit-config.yaml",
 ]
 PATH = re.compile(
-    r"(?<![\w/-])((?:aiordma|softdev|tests|docs|benchmarks|examples|\.ci|\.github)/[\w./-]*\w|[A-Z]+\.md|[\w.-]+\.toml)"
+    r"(?:(?<![\w/-])|(?<=\s\.\.\./))((?:aiordma|softdev|tests|docs|benchmarks|examples|\.ci|\.github)/[\w./-]*\w|[A-Z]+\.md|[\w.-]+\.toml)"
 )
 MAKE = re.compile(r"\bmake ((?:-\S+ )*)([a-z][a-z-]*)")
 #: What the build and the documentation make; a clone does not have it.
@@ -69,6 +69,8 @@ def headings(name: str) -> set[str]:
 def test_what_is_missing_is_found() -> None:
     text = "see `tests/nowhere/test_x.py`, [this](docs/nothing.md#there), `aiordma/_cq.pyx:12` and ABSENT.md"
     assert missing_paths(text) == {"tests/nowhere/test_x.py", "docs/nothing.md", "ABSENT.md"}
+    stack = "  .../aiordma/gone.py:12 Gone.run\n  .../anyio/_asyncio.py:1 run\n  .../aiordma/__init__.py:1 x"
+    assert missing_paths(stack) == {"aiordma/gone.py"}
     assert missing_targets("$ make lint\nmake -s nonsense X=1") == {"nonsense"}
     assert "slow" in markers()
     assert "out-of-memory-is-an-error" not in headings("CONTRIBUTING.md")
