@@ -213,7 +213,7 @@ int soft_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 		.max_srq = SOFT_MAX_SRQ,
 		.max_srq_wr = SOFT_MAX_WR,
 		.max_srq_sge = SOFT_MAX_SGE,
-		.max_pkeys = 1,
+		.max_pkeys = 128, /* as adapters say, whose tables have one on Ethernet, too */
 		.local_ca_ack_delay = 15,
 		.phys_port_cnt = 1,
 	};

@@ -208,6 +208,47 @@ SOFT_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t leng
 	return soft_mr_create(pd, addr, length, (uintptr_t)addr, (unsigned)access);
 }
 
+/* Of rdma-core 59 and later; the headers may be older. */
+struct ibv_mr_init_attr;
+struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);
+struct soft_mr_init_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask;
+	uint64_t iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	void *dmah, *buf;
+};
+enum { MR_IOVA = 1, MR_ADDR = 2 };
+
+SOFT_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *given)
+{
+	const struct soft_mr_init_attr *attr = (const struct soft_mr_init_attr *)(const void *)given;
+
+	if (!soft_is(pd->context)) {
+		__typeof__(&ibv_reg_mr_ex) real = REAL(ibv_reg_mr_ex, "IBVERBS_1.15");
+		if (real)
+			return real(pd, given);
+		errno = ENOSYS;
+		return NULL;
+	}
+	if (!soft_usable(to_ctx(pd->context)))
+		return NULL;
+	/* No memory behind a descriptor, no handles that the device never makes. */
+	if (attr->comp_mask & ~(uint64_t)(MR_IOVA | MR_ADDR)) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	if (!(attr->comp_mask & MR_ADDR)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	return soft_mr_create(pd, attr->addr, attr->length,
+			      attr->comp_mask & MR_IOVA ? attr->iova : (uintptr_t)attr->addr, (unsigned)attr->access);
+}
+
 static void region_release(struct soft_region *r)
 {
 	if (r->slab)

@@ -80,6 +80,8 @@ static void attributes(void)
     CHECK(attr.node_guid == ibv_get_device_guid(context->device));
     CHECK(attr.node_guid);
     CHECK_EQ(attr.phys_port_cnt, 1);
+    CHECK_EQ(attr.max_pkeys, 128);
+    CHECK(ibv_get_device_index(context->device) >= 0);
     CHECK(attr.max_qp > 0 && attr.max_cq > 0 && attr.max_cqe > 0 && attr.max_mr > 0 && attr.max_pd > 0);
     CHECK(attr.max_sge > 0 && attr.max_qp_wr > 0 && attr.max_srq > 0 && attr.max_srq_wr > 0);
     CHECK(attr.atomic_cap != IBV_ATOMIC_NONE);

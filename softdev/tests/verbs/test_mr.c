@@ -2,6 +2,7 @@
  * fail. */
 #include "tests/harness.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,48 @@ static void fresh_keys(void)
         last = mr->rkey;
         OK(ibv_dereg_mr(mr));
     }
+    pair_close(&a, &b);
+}
+
+/* ibv_reg_mr_ex, which headers have since rdma-core 59. */
+static void by_attributes(void)
+{
+    struct {
+        size_t length;
+        int access;
+        uint64_t comp_mask, iova;
+        void *addr;
+        int fd;
+        uint64_t fd_offset;
+        void *dmah, *buf;
+    } attr = {.length = 4096, .access = ACCESS_ALL, .comp_mask = 2};
+    enum { IOVA = 1, ADDR = 2, FD = 4 };
+    struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, void *) = NULL;
+
+    *(void **)&reg_mr_ex = dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
+    CHECK(reg_mr_ex);
+    open_pair();
+    attr.addr = b.buf;
+    struct ibv_mr *mr = reg_mr_ex(b.pd, &attr);
+    CHECK(mr && mr->addr == b.buf && mr->length == 4096);
+    OK(ibv_dereg_mr(mr));
+
+    attr.comp_mask = ADDR | IOVA;
+    attr.iova = 0x10000;
+    mr = reg_mr_ex(b.pd, &attr);
+    CHECK(mr);
+    fill(a.buf, 100, 7);
+    const struct address there = {.addr = 0x10000, .rkey = mr->rkey};
+    do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 100, &there, 50);
+    CHECK(!memcmp(a.buf, b.buf + 50, 100));
+    OK(ibv_dereg_mr(mr));
+
+    attr.comp_mask = IOVA;
+    CHECK(!reg_mr_ex(b.pd, &attr));
+    CHECK_EQ(errno, EINVAL);
+    attr.comp_mask = ADDR | FD;
+    CHECK(!reg_mr_ex(b.pd, &attr));
+    CHECK_EQ(errno, EOPNOTSUPP);
     pair_close(&a, &b);
 }
 
@@ -239,5 +282,5 @@ static void rights(void)
     pair_close(&a, &b);
 }
 
-TEST_MAIN(TEST(rights), TEST(fields), TEST(fresh_keys), TEST(other_addresses), TEST(reregister),
-          TEST(overlapping), TEST(parent_domains))
+TEST_MAIN(TEST(rights), TEST(fields), TEST(fresh_keys), TEST(by_attributes), TEST(other_addresses),
+          TEST(reregister), TEST(overlapping), TEST(parent_domains))
