@@ -37,8 +37,9 @@ WITH_OBJECTS_WE_NEVER_MAKE = {
     *("ibv_destroy_comp_cntr", "ibv_inc_comp_cntr", "ibv_inc_err_comp_cntr", "ibv_read_comp_cntr"),
     *("ibv_read_err_comp_cntr", "ibv_set_comp_cntr", "ibv_set_err_comp_cntr"),
 }
-# What libibverbs and librdmacm of the newest rdma-core that was looked at export, with the version of each name. A
-# machine may have newer ones than the headers that the device is built with, and their code would run on our objects.
+# What libibverbs and librdmacm of the newest rdma-core that was looked at export, each name with its version.
+# A machine may have newer ones than the headers that the device is built with: their code would run on our
+# objects.
 NEWEST = Path(__file__).with_name("rdma-core-65.txt")
 PREFIXES = ("ibv_", "_ibv_", "rdma_")
 # UCX asks it whether a device has a character device in /dev/infiniband; see preload/ucx.c.
