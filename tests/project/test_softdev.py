@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -132,6 +133,18 @@ int main(void)
 """
 
 
+LOADS_BY_NAME = """
+import ctypes
+verbs = ctypes.CDLL("libibverbs.so.1")
+verbs.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
+verbs.ibv_get_device_name.restype = verbs.ibv_wc_status_str.restype = ctypes.c_char_p
+devices = verbs.ibv_get_device_list(None)
+last = next(device for n, device in enumerate(devices) if not devices[n + 1])
+print(verbs.ibv_get_device_name(ctypes.c_void_p(last)).decode(), verbs.ibv_wc_status_str(0).decode())
+"""
+"""The second is the real library's."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("packaging")
@@ -150,8 +163,16 @@ def test_a_user_of_c_installs_it_and_uses_it(tmp_path: Path) -> None:
     installed = {str(path.relative_to(prefix)) for path in prefix.rglob("*") if path.is_file()}
     library = "lib/libsoftdev.so"
     beside = {"include/softdev.h", "lib/pkgconfig/softdev.pc", "share/man/man7/softdev.7"}
-    assert installed == beside | {library}
+    stand_ins = {
+        f"lib/softdev/lib{name}{real}.so.1" for name in ("ibverbs", "rdmacm") for real in ("", "-real")
+    }
+    assert installed == beside | stand_ins | {library, "bin/softdev"}
     assert "soft0" in run("ibv_devices", LD_PRELOAD=str(prefix / library))
+
+    dropin = run(prefix / "bin/softdev", "dir", tmp_path / "a directory").strip()
+    assert "soft0" in run("ibv_devices", LD_LIBRARY_PATH=dropin)
+    real = run(sys.executable, "-c", LOADS_BY_NAME, LD_LIBRARY_PATH=dropin).split()
+    assert real == ["soft0", "success"]
 
     (tmp_path / "program.c").write_text(PROGRAM)
     flags = run("pkg-config", "--cflags", "--libs", "softdev", PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig"))

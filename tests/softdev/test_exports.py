@@ -40,7 +40,7 @@ WITH_OBJECTS_WE_NEVER_MAKE = {
 # What libibverbs and librdmacm of the newest rdma-core that was looked at export, each name with its version.
 # A machine may have newer ones than the headers that the device is built with: their code would run on our
 # objects.
-NEWEST = Path(__file__).with_name("rdma-core-65.txt")
+NEWEST = Path(__file__).parents[2] / "softdev/dropin/rdma-core-65.txt"
 PREFIXES = ("ibv_", "_ibv_", "rdma_")
 # UCX asks it whether a device has a character device in /dev/infiniband; see preload/ucx.c.
 UCX = {"uct_ib_device_is_accessible"}

@@ -164,6 +164,12 @@ static inline bool soft_fault(enum soft_fault kind)
  * be able to load that one first.
  */
 
+/*
+ * The real library of that name ("libibverbs", "librdmacm"): the one that the program has loaded already, or else the
+ * system's. NULL: none. The device may itself stand as libibverbs.so.1 (`softdev dir`); then the real ones are beside it
+ * by other names.
+ */
+void *soft_real_library(const char *name);
 /* Address of name@version in the real libibverbs, or NULL if it has no such symbol. */
 void *soft_real_symbol(const char *name, const char *version);
 

@@ -38,9 +38,7 @@ static void choose(void)
 	if (ours)
 		return;
 	/* As late as possible, and preferring the copy that the program has already loaded (base/real.c). */
-	real_library = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_NOLOAD);
-	if (!real_library)
-		real_library = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL);
+	real_library = soft_real_library("librdmacm");
 }
 
 static bool is_ours(void)
@@ -96,7 +94,7 @@ static bool called_by_rsocket(const void *caller)
 {
 	Dl_info info;
 
-	return dladdr(caller, &info) && info.dli_fname && strstr(info.dli_fname, "librdmacm.so");
+	return dladdr(caller, &info) && info.dli_fname && strstr(info.dli_fname, "librdmacm");
 }
 
 SOFT_EXPORT int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context,

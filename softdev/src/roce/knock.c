@@ -1,5 +1,5 @@
 /*
- * Hosts where nobody listens. The sockets of port.h are not connected, and do not hear of ICMP: an error would end the next
+ * Hosts where no program listens. The sockets of port.h are not connected, and do not hear of ICMP: an error would end the next
  * send or receive for another peer. So a second packet goes out from a socket of its own, which keeps the errors that
  * come back in a queue, each with the address that it is about.
  */
