@@ -127,7 +127,7 @@ int soft_mad_knock(struct soft_ctx *ctx, const uint8_t from[16], const uint8_t t
 	uint8_t bytes[ROCE_MAX_PACKET];
 	union ibv_gid local;
 	struct roce_route route;
-	struct sockaddr_in6 name;
+	struct sockaddr_in6 name = { 0 };
 	socklen_t length = sizeof(name);
 	const int fd = knocker(soft_gid_is_ipv4(from) ? ROCE_IPV4 : ROCE_IPV6);
 

@@ -210,7 +210,7 @@ SOFT_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t leng
 
 /* Of rdma-core 59 and later; the headers may be older. */
 struct ibv_mr_init_attr;
-struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);
+struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *given);
 struct soft_mr_init_attr {
 	size_t length;
 	int access;
