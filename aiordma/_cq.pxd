@@ -45,6 +45,7 @@ cdef class CompletionPoller(LateWork):
     cdef list dirty                         # owners with deferred work
     cdef FairQueue fair_queue
     cdef bint helping                       # another thread posts, in place of a loop that is blocked
+    cdef bint helped                        # it has, since the loop was there last
     cdef int outside                        # posts that are at work without Python's lock
     cdef list failed_beside                 # owners with the errors that their posts met in that thread
     cdef uint32_t fragments, max_fragments  # WRITEs from registered memory under way on all QPs, and their limit

@@ -176,11 +176,14 @@ cdef class CompletionPoller(LateWork):
     # ---- work deferred to the end of the tick
 
     cdef void mark_dirty(self, CompletionOwner owner):
-        if not self.dirty:
+        self.dirty.append(owner)        # first: the thread that helps takes what it finds to be all
+        if len(self.dirty) == 1:
             self.deferred_at = self.clock.ns()
             if self.clock.real:
                 self.work_waits()
-        self.dirty.append(owner)
+        elif self.helped and not self.helping:
+            self.helped = False         # the loop was blocked, and may be again before its turn ends
+            self.work_waits()
         self.schedule()
 
     cdef int flush_if_late(self) except -1:
@@ -202,6 +205,7 @@ cdef class CompletionPoller(LateWork):
         if not self.dirty:
             return 0
         self.work_done()
+        self.helped = False
         work, self.dirty = self.dirty, []
         for owner in work:
             owner.flush()
@@ -223,6 +227,7 @@ cdef class CompletionPoller(LateWork):
                     done = False
         finally:
             self.helping = False
+        self.helped = True
         return done
 
     cdef int fail_owner(self, CompletionOwner owner, object error) except -1:

@@ -11,6 +11,23 @@ started again by what is deferred next.
 
 What the thread calls runs no code of the program, and gives up Python's lock nowhere: for the loop's thread it happens at
 one moment, in the midst of what the program does. It posts, and nothing else: what fails is left to the loop's next turn.
+
+Who may touch what
+------------------
+Everything is changed with Python's lock only; what is read without it is marked "both", and atomic. The loop's thread
+gives the lock up where Python code runs (a callback, a collection), and where it says so (``with nogil``). At each of these
+places the thread may post, so each must leave what it would read whole, or bar it:
+
+* ``_waiting``, ``_begun``: both. The thread acts on nothing that it has read before it has looked again, with the lock.
+* ``_owners``: weak. A loop that was dropped is no owner any more.
+* ``CompletionPoller.dirty``: filled before ``_waiting`` tells of it. An owner leaves it (``detach()``) before its queue pair
+  is destroyed, and all leave it when the poller is closed (``closed``).
+* ``outside``: the loop's thread is posting without the lock, and what it posts is not counted yet.
+* ``flushing``, ``posting``: it is amid a queue of flows, or amid what was staged, and has called something.
+* ``is_quiet()``, ``hook``: posting for this flow, or on this link, would call Python.
+* ``helping``: nothing that is reached from here may call the loop (``schedule()``), poll, or fail a link (``fail_owner()``).
+
+``tests/datapath/late`` has this as a model, in which each of these can be taken away.
 """
 from libc.stdint cimport uint64_t
 from posix.time cimport nanosleep, timespec
@@ -23,6 +40,14 @@ cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
 
+cdef extern from * nogil:
+    """
+    #define aio_seen(at) __atomic_load_n(at, __ATOMIC_RELAXED)
+    #define aio_show(at, value) __atomic_store_n(at, value, __ATOMIC_RELAXED)
+    """
+    uint64_t aio_seen(uint64_t *at)
+    void aio_show(uint64_t *at, uint64_t value)
+
 cdef enum:
     SLOTS = 64              # engines that are looked after at once
     PERIOD_NS = 5_000_000   # Python's own threads wait as long for its lock
@@ -30,9 +55,10 @@ cdef enum:
     STARTS_AGAIN = 1000     # deferrals until the next try where no thread could be started
 
 # By slot: the number of the deferred work; 0: none.
-cdef volatile uint64_t _waiting[SLOTS]
-cdef volatile uint64_t _begun = 0
-cdef uint64_t _start_at = 0
+cdef uint64_t _waiting[SLOTS]
+cdef uint64_t _begun = 0
+cdef uint64_t _start_at = 0, _helps = 0
+cdef uint64_t _period_ns = PERIOD_NS
 cdef bint _running = False
 cdef list _owners = [None] * SLOTS          # weak references
 
@@ -47,14 +73,14 @@ cdef class LateWork:
             self.late_slot = _free_slot(self)
             if self.late_slot < 0:
                 return
-        _begun += 1
-        _waiting[self.late_slot] = _begun
+        aio_show(&_begun, _begun + 1)
+        aio_show(&_waiting[self.late_slot], _begun)
         if not _running and _begun >= _start_at:
             _start()
 
     cdef void work_done(self) noexcept:
         if self.late_slot >= 0:
-            _waiting[self.late_slot] = 0
+            aio_show(&_waiting[self.late_slot], 0)
 
     cdef void no_more_work(self):
         self.work_done()
@@ -78,10 +104,11 @@ cdef int _free_slot(LateWork owner):
 
 cdef void _start():
     global _running, _start_at
+    _running = True             # it takes this back itself, perhaps before it is seen to have begun
     try:
         _thread.start_new_thread(help_late, ())
-        _running = True
-    except RuntimeError:        # a limit, or the interpreter ends
+    except (RuntimeError, MemoryError):         # a limit, or the interpreter ends
+        _running = False
         _start_at = _begun + STARTS_AGAIN
 
 
@@ -93,17 +120,19 @@ def help_late():
     cdef uint64_t seen = 0, number
     cdef int slot, idle = 0
     cdef timespec period
-    period.tv_sec, period.tv_nsec = 0, PERIOD_NS
+    period.tv_sec = 0
     for slot in range(SLOTS):
         before[slot] = helped[slot] = 0
     while True:
         with nogil:
             while idle < IDLE_PERIODS:
+                period.tv_nsec = <long>aio_seen(&_period_ns)
                 nanosleep(&period, NULL)
-                idle = idle + 1 if _begun == seen else 0
-                seen = _begun
+                number = aio_seen(&_begun)
+                idle = idle + 1 if number == seen else 0
+                seen = number
                 for slot in range(SLOTS):
-                    number = _waiting[slot]
+                    number = aio_seen(&_waiting[slot])
                     if number != 0 and number == before[slot] and number != helped[slot]:
                         with gil:
                             if _help(slot, number):
@@ -119,6 +148,7 @@ def help_late():
 
 cdef bint _help(int slot, uint64_t number):
     """Whether nothing is left to be done for this work."""
+    global _helps
     cdef LateWork owner
     cdef bint collects
     if _waiting[slot] != number:
@@ -127,6 +157,7 @@ cdef bint _help(int slot, uint64_t number):
     owner = found() if found is not None else None
     if owner is None:
         return True
+    _helps += 1
     # A collection may run code, and give up Python's lock.
     collects = PyGC_Disable()
     try:
@@ -144,7 +175,17 @@ def _forget():
     cdef int slot
     _running = False
     for slot in range(SLOTS):
-        _waiting[slot] = 0
+        aio_show(&_waiting[slot], 0)
+
+
+def set_period_ns(uint64_t period_ns) -> None:
+    """For tests: how often the thread looks (0: the usual)."""
+    aio_show(&_period_ns, period_ns if period_ns else PERIOD_NS)
+
+
+def counts() -> tuple[int, bool]:
+    """For tests: how often an engine was helped, and whether the thread runs."""
+    return _helps, _running
 
 
 os.register_at_fork(after_in_child=_forget)

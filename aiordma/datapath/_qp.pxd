@@ -65,6 +65,7 @@ cdef class QueuePair(CompletionOwner):
     cdef bint left_whole                    # it failed because the peer's process ended, which had sent all it accepted
     cdef bint receives_late                    # it failed, but the peer did not break the protocol
     cdef bint flushing
+    cdef bint refused                       # the device has refused a request: the link fails, in the loop's next turn at last
     cdef bint ack_watched                   # on_ack_owed() was called, and watch_ack() not yet
     cdef list flows
     cdef object free_tokens
@@ -121,7 +122,7 @@ cdef class QueuePair(CompletionOwner):
     cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1
     cdef int ack_if_due(self) except -1
     cdef void enqueue(self, Flow flow)
-    cdef int flush_flows(self, bint quiet) except -1
+    cdef int flush_quiet(self) except -1
     cdef void say_held(self, bint some) noexcept
     cdef void wait_for_room(self, Flow flow)
     cdef object flow_at(self, uint32_t token)

@@ -359,6 +359,7 @@ cdef class QueuePair(CompletionOwner):
         if rc:
             # The window and the cursors have moved already, so the link must fail. Its flows learn of it as of any
             # other failure.
+            self.refused = True
             self.cq.fail_owner(self, VerbsError(rc, "ibv_post_send"))
         return 0
 
@@ -468,17 +469,33 @@ cdef class QueuePair(CompletionOwner):
         self.wr_waits += 1
         self.cq.fair_queue.add(flow)
 
-    cdef int flush(self) except -1:
-        return self.flush_flows(False)
-
     cdef bint flush_beside(self) except -1:
         if self.flushing:
             return False
         if self.hook is None:
-            self.flush_flows(True)
+            self.flush_quiet()
         return True
 
-    cdef int flush_flows(self, bint quiet) except -1:
+    cdef int flush_quiet(self) except -1:
+        """Those flows that only post. The others stay, and all keep their order: once round."""
+        cdef Flow flow
+        cdef Py_ssize_t i
+        cdef bint goes_on = not self.failed
+        for i in range(len(self.waiting_flows)):
+            flow = self.waiting_flows[0]
+            if goes_on and not self.refused and flow.is_quiet():
+                if flow.flush() != 0:
+                    self.waiting_flows.popleft()
+                    flow.queued = False
+                    continue
+                self.credit_waits += 1
+                goes_on = False
+            self.waiting_flows.rotate(-1)
+        if not self.waiting_flows:
+            self.say_held(False)
+        return 0
+
+    cdef int flush(self) except -1:
         cdef Flow flow
         cdef int verdict
         if self.flushing:
@@ -487,8 +504,6 @@ cdef class QueuePair(CompletionOwner):
         try:
             while self.waiting_flows and not self.failed:
                 flow = self.waiting_flows[0]
-                if quiet and not flow.is_quiet():
-                    break
                 verdict = flow.flush()
                 if verdict == 0:
                     # It stays first; acknowledgements and completions of sends call flush() again.

@@ -391,7 +391,7 @@ cdef class RingPipe(Flow):
     cdef int keep_unfinished(self, const unsigned char *data, uint32_t want) except -1:
         """Keep the last ``want`` bytes if the device did not carry them out while they were posted."""
         cdef QueuePair qp = self.qp
-        if qp.astray[0] != qp.astray_seen or qp.failed or qp.hook is not None:
+        if qp.astray[0] != qp.astray_seen or qp.failed or qp.refused or qp.hook is not None:
             qp.astray_seen = qp.astray[0]
             self.failover.release(qp.sq_retired)
             self.failover.keep(qp.sq_posted, self.tx.prod - want, data, want)

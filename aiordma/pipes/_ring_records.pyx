@@ -143,6 +143,8 @@ cdef class RingDatagrams(CompletionOwner):
                 rings.qp.staged += 1
                 rings.qp.say_held(True)
                 self.cq.mark_dirty(self)
+            else:
+                self.cq.flush_if_late()
             return True
         self.push()
         placed = self.put_bytes(data, n) if self.staged == 0 else 0
@@ -189,8 +191,8 @@ cdef class RingDatagrams(CompletionOwner):
                 self.rest_at += placed
                 if placed == n:
                     self.rest = None
-            if self.staged or self.rest is not None:
-                self.watch()
+            if (self.staged or self.rest is not None) and not self.cq.helping:
+                self.watch()        # which polls; where a thread helps, the loop comes here again
         except (BrokenResourceError, ClosedResourceError):
             self.lost = True    # the next operation reports it
         finally:
@@ -238,9 +240,11 @@ cdef class RingDatagrams(CompletionOwner):
         if self.posting:
             return False
         # What is more than the stage has may take long to post, and off RDMA it takes Python.
-        if self.rest is None and self.rings.failover.stage == ON_RDMA and self.rings.tx.free() >= self.staged:
+        cdef RingPipe rings = self.rings
+        if self.rest is None and rings.failover.stage == ON_RDMA and rings.qp.hook is None and not rings.qp.refused \
+                and rings.tx.free() >= self.staged:
             self.push()
-            if self.rings.cursors.unannounced and not self.is_lost():
+            if rings.cursors.unannounced and not self.is_lost():
                 self.rings.announce(True)
         return True
 
