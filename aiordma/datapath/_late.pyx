@@ -27,7 +27,7 @@ places the thread may post, so each must leave what it would read whole, or bar 
 * ``is_quiet()``, ``hook``: posting for this flow, or on this link, would call Python.
 * ``helping``: nothing that is reached from here may call the loop (``schedule()``), poll, or fail a link (``fail_owner()``).
 
-``tests/datapath/late`` has this as a model, in which each of these can be taken away.
+``tests/datapath/test_late_model.py`` has this as a model, in which each of these can be taken away.
 """
 from libc.stdint cimport uint64_t
 from posix.time cimport nanosleep, timespec
