@@ -92,9 +92,9 @@ async def check(asking: Asking, ours: RdmaStream) -> None:
     """Nothing is lost."""
     assert await ours.receive_exactly(len(asking.sent)) == asking.sent
     check_answers(asking)
-    (group,) = kernel_groups()
     expected = {(number + 1, 4096 * number) for number in range(0, ROUNDS, 2)}
-    await until(lambda: {key for key in keys(group) if key[0] <= ROUNDS} == expected)
+    groups = kernel_groups()
+    await until(lambda: {key for group in groups for key in keys(group) if key[0] <= ROUNDS} == expected)
 
 
 def check_answers(asking: Asking) -> None:
@@ -168,6 +168,41 @@ async def test_a_callback_that_blocks_loses_nothing(elsewhere: Elsewhere) -> Non
     assert protocol.got == b"begin" + asking.sent
     check_answers(asking)
     transport.abort()
+
+
+async def _served(asking: Asking, stream: aiordma.RdmaStream, expected: bytes) -> None:
+    """A kernel's link, and then a stream of aiordma's, by the same blocked loop."""
+    await asking.run()
+    assert await stream.receive_exactly(len(expected)) == expected
+
+
+async def test_a_stream_to_another_peer_goes_on_beside_it(elsewhere: Elsewhere) -> None:
+    """Two threads serve one blocked loop: one answers, the other one posts what was put off.
+
+    With the option, the other peer is met by SMC-R as well.
+    """
+    ours, theirs = await connected(elsewhere, "client")
+    listener = await elsewhere.run(_listening())
+    accepting = elsewhere.begin(listener.accept())
+    stream = await aiordma.connect("127.0.0.1", listener.port, mode="rdma", config=CONFIG)
+    await until(accepting.done)
+    other = accepting.result()
+    asking = Asking(theirs, elsewhere.kernel.peer.links[0])
+    pieces = [bytes([number]) * 50 for number in range(40)]
+    for piece in pieces:
+        await stream.send(piece)
+    elsewhere.wait(_served(asking, other, b"".join(pieces)))
+    await check(asking, ours)
+    await elsewhere.run(other.send(b"and back"))
+    assert await stream.receive() == b"and back"
+    await elsewhere.run(other.aclose())
+    await elsewhere.run(listener.aclose())
+    await stream.aclose()
+    ours.abort()
+
+
+async def _listening() -> aiordma.RdmaListener:
+    return await aiordma.listen("127.0.0.1", config=CONFIG)
 
 
 async def test_a_loop_that_does_not_block_answers_by_itself(elsewhere: Elsewhere) -> None:
