@@ -20,9 +20,9 @@ APT_AARCH64 := qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 APT_PYTHONS := dpkg-dev libssl-dev zlib1g-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev xz-utils
 
 # What the compiled parts are made of. Other Python files are used in place and need no rebuild.
-COMPILED := $(shell find aiordma rocefabric softdev/CMakeLists.txt softdev/include softdev/src -name '*.pyx' \
+COMPILED := $(shell find aiordma rocefabric softdev/CMakeLists.txt softdev/include softdev/src softdev/personalities -name '*.pyx' \
               -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
-              -o -name CMakeLists.txt)
+              -o -name CMakeLists.txt -o -name '*.toml' -o -name '*.cmake')
 COMPILED += $(wildcard $(patsubst %.pxd,%.py,$(filter %.pxd,$(COMPILED))))
 C_FILES := $(shell find aiordma softdev/include softdev/src softdev/tests tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
@@ -32,7 +32,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-upgrade test-late test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-smc-core test-siw test-stacks \
+        test-quick test-upgrade test-late test-personalities test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-smc-core test-siw test-stacks \
         test-programs test-valkey test-kills \
         bench-apps bench-hosts bench-crowd demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
@@ -173,6 +173,12 @@ SEED := 1
 test-late: install .venv/.examples ## the tests of test-rxe on the software device, with requests held back at random (SEED)
 	AIORDMA_FILTER="seed=$(SEED); delay p=0.3 ms=3" $(PY) -m pytest -q --deselect tests/faults/test_streams.py \
 	  --deselect tests/links/pregranted/test_leaving.py $(or $(ARGS),@tests/vm/suite.txt)
+
+# softdev/personalities/README.md has the names. "@tests/vm/suite.txt" is what holds on devices of other kinds, too.
+PERSONALITIES := mlx5 irdma qedr rxe
+test-personalities: install .venv/.examples ## the tests of test-rxe on a software device that is like a card (PERSONALITIES="mlx5 irdma")
+	@for name in $(PERSONALITIES); do echo "== SOFTDEV_PERSONALITY=$$name"; \
+	  SOFTDEV_PERSONALITY=$$name $(PY) -m pytest -q $(WORKERS) --one-loop $(or $(ARGS),@tests/vm/suite.txt) || exit 1; done
 
 # A seed draws the same again: `make test-orders SEED=7 SEEDS=1 ARGS="tests/links -k resize -x"`.
 SEEDS := 10

@@ -44,7 +44,7 @@ OTHER_VARIABLES = (
     "SOFTDEV_DEVICE",
     "SOFTDEV_DSCP",
     "SOFTDEV_FAULTS",
-    "SOFTDEV_IWARP",
+    "SOFTDEV_PERSONALITY",
 )
 #: How the names of variables begin: aiordma's own, and those of the software device.
 PREFIXES = ("AIORDMA_", "SOFTDEV_")

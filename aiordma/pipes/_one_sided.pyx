@@ -224,7 +224,8 @@ cdef class OneSided(Flow):
         cdef uint32_t n = transfer.next_piece(self.fragment, &local, &remote)
         chain.length = 0
         aio_chain_write(&chain, qp._send_id(&chain), local, n, transfer.lkey,
-                        signalled | (0 if transfer.opaque else IBV_SEND_INLINE), remote, transfer.rkey)
+                        signalled | (IBV_SEND_INLINE if n <= qp.max_inline and not transfer.opaque else 0), remote,
+                        transfer.rkey)
         qp.post(&chain)
         if qp.failed:
             self.finish(transfer, self.error)

@@ -85,8 +85,8 @@ class SoftLibrary:
         lib.softdev_layout.argtypes = []
         #: Of the memory that processes share; only equal ones share any.
         self.layout = int(lib.softdev_layout())
-        #: Its queue pairs are connected through rdma_cm, and only so: for tests (softdev/src/core/core.h).
-        self.by_cm = os.environ.get("SOFTDEV_IWARP") == "cm"
+        #: Its queue pairs are connected through rdma_cm, and only so: for tests (softdev/personalities).
+        self.by_cm = bool(lib.softdev_by_cm())
         self._shown = 1
         self._devices = lib.softdev_devices
         self._devices.restype = ctypes.c_int

@@ -28,6 +28,12 @@ unsigned softdev_version(void);
 int softdev_is(struct ibv_context *context);
 
 /*
+ * 1 when only rdma_cm connects queue pairs of the software device: its personality (SOFTDEV_PERSONALITY) is that of such
+ * an adapter.
+ */
+int softdev_by_cm(void);
+
+/*
  * Sets the number of devices in the device list (soft0, soft1, ...), 1 to 4. Without this call the environment variable
  * SOFTDEV_DEVICES decides; the default is 1. All devices of a process reach all the others. Returns 0 or EINVAL.
  */

@@ -24,7 +24,7 @@ from aiordma.verbs.qp import QpSize, RcQp
 from aiordma.verbs.registrar import DeviceRegistrar
 from aiordma.verbs.ud import AddressHandle, UdQp
 from tests.world import DEVICE as TEST_DEVICE
-from tests.world import PYVERBS, needs_pyverbs
+from tests.world import PYVERBS, needs_pyverbs, needs_shared_receives
 
 from .conftest import DEVICE
 from .test_backend import reason
@@ -198,6 +198,7 @@ def test_regions_are_made_once_and_refused_where_there_is_nothing(bound: Backend
     pd.close()
 
 
+@needs_shared_receives
 def test_a_shared_receive_queue(bound: Backend) -> None:
     api, pd = bound.binding, bound.alloc_pd()
     srq = api.SRQ(pd, api.SrqInitAttr(api.SrqAttr(max_wr=16, max_sge=1)))
@@ -217,6 +218,7 @@ def test_a_shared_receive_queue(bound: Backend) -> None:
         api.pointers.srq_pointer(srq)
 
 
+@needs_shared_receives
 @only_soft
 def test_a_shared_receive_queue_says_that_it_runs_dry(bound: Backend) -> None:
     """An SRQ with fewer receives than its limit raises the event at once; it names the queue."""
@@ -276,6 +278,7 @@ def test_failures_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search("ibv_reg_mr: (Bad address|Invalid argument|Cannot allocate memory)", texts[0][1][2])
 
 
+@needs_shared_receives
 @pytest.mark.parametrize(
     ("closed", "gone"),
     [
@@ -391,6 +394,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     backend.close()
 
 
+@needs_shared_receives
 def test_what_nobody_closed_is_destroyed_with_its_objects(ours: Backend) -> None:
     """In a cycle, too, which is taken apart in any order: pyverbs' objects end the process then."""
 
@@ -409,6 +413,7 @@ def test_what_nobody_closed_is_destroyed_with_its_objects(ours: Backend) -> None
     ours.close()
 
 
+@needs_shared_receives
 def test_nothing_is_made_on_closed_objects(ours: Backend) -> None:
     api, objects = ours.binding, raw(ours)
     attr, init = (

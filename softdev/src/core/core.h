@@ -28,6 +28,7 @@
 #include "core/door.h"
 #include "core/objects.h"
 #include "core/path.h"
+#include "core/personality.h"
 
 /* Why a send queue is stalled. */
 enum soft_wait {
@@ -129,12 +130,9 @@ static inline bool soft_is(const struct ibv_context *context)
 }
 /* Each device has one port, which softdev_port() takes down. */
 bool soft_port_is_up(const struct ibv_context *context);
-/*
- * SOFTDEV_IWARP=1: the device behaves as iWARP adapters do (RFC 5040 without RFC 7306): RC queue pairs only, no
- * immediate data, no atomics, and READs land only in memory that allows remote writes.
- */
+/* The personality is an iWARP adapter's (RFC 5040): READs land only in memory that allows remote writes. */
 bool soft_iwarp(void);
-/* SOFTDEV_IWARP=cm: in addition, only rdma_cm connects queue pairs, even those not made by rdma_create_qp(). */
+/* In addition, only rdma_cm connects queue pairs, even those not made by rdma_create_qp(). */
 bool soft_iwarp_by_cm(void);
 
 /* ---- proc.c: contexts and per-process state --------------------------------------------------------- */
@@ -364,6 +362,8 @@ bool soft_cq_rearm(struct soft_cq *cq);
 
 /* Draws the number of a QP that becomes visible. 0: none is free. soft_proc.lock held. */
 uint32_t soft_qp_draw(struct soft_qp *qp);
+/* Bits of enum ibv_wr_opcode: what a queue pair of this type may be asked to send. */
+uint32_t soft_ops_allowed(enum ibv_qp_type type);
 /* The path of a QP that is not connected. */
 const struct soft_path_ops *soft_qp_first_path(const struct soft_qp *qp);
 /* Moves to ERR and flushes both queues. No QP lock held. */

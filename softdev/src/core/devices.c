@@ -1,10 +1,6 @@
 /*
  * The software devices of the list and their kind.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/core.h"
 
 #define DEVICE(n)                                                                                                      \
@@ -22,31 +18,14 @@ struct ibv_device soft_devices[SOFT_MAX_DEVICES] = { DEVICE("0"), DEVICE("1"), D
 
 atomic_uint soft_ports_down;
 
-/* Fixed for this process. Devices of other processes may differ, as on two hosts. */
-static int iwarp(void)
-{
-	static atomic_int known = -1;
-
-	if (soft_unlikely(atomic_load_explicit(&known, memory_order_relaxed) < 0)) {
-		const char *said = getenv("SOFTDEV_IWARP");
-
-		if (said && *said && strcmp(said, "cm") != 0 && strcmp(said, "1") != 0 && strcmp(said, "0") != 0)
-			fprintf(stderr,
-				"softdev: SOFTDEV_IWARP=\"%s\" is not understood, so it is 0; wanted: 0, 1 or cm\n",
-				said);
-		atomic_store(&known, !said ? 0 : !strcmp(said, "cm") ? 2 : !strcmp(said, "1"));
-	}
-	return atomic_load_explicit(&known, memory_order_relaxed);
-}
-
 bool soft_iwarp(void)
 {
-	return iwarp() > 0;
+	return soft_personality()->iwarp;
 }
 
 bool soft_iwarp_by_cm(void)
 {
-	return iwarp() > 1;
+	return soft_personality()->by_cm;
 }
 
 bool soft_port_is_up(const struct ibv_context *context)

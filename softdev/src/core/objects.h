@@ -211,6 +211,7 @@ struct soft_qp {
 	const struct soft_path_ops *path; /* how the destination is reached; both locks to change */
 	struct soft_srq *srq;
 	uint32_t send_slot, recv_slot; /* bits in the doors of its CQs */
+	uint32_t allowed;              /* bits of enum ibv_wr_opcode: what may be posted to send */
 	struct soft_ex *ex;            /* qp_ex.c: state between wr_start and wr_complete; freed by soft_ex_free */
 
 	_Alignas(SOFT_CACHE_LINE) struct soft_lock sq_lock;

@@ -435,21 +435,21 @@ void soft_sq_pump(struct soft_qp *qp, struct soft_after *after)
 
 /* ---- posting -------------------------------------------------------------------------------------- */
 
-static uint32_t allowed_ops(const struct soft_qp *qp)
+uint32_t soft_ops_allowed(enum ibv_qp_type type)
 {
-	switch (qp->qp.qp_type) {
-	case IBV_QPT_RC:
-		return soft_iwarp() ? RC_OPS & ~(IMM_OPS | ATOMIC_OPS) : RC_OPS;
-	case IBV_QPT_UC:
-		return UC_OPS;
-	default:
-		return UD_OPS;
-	}
+	const struct soft_personality *are = soft_personality();
+	uint32_t ops = type == IBV_QPT_RC ? RC_OPS : type == IBV_QPT_UC ? UC_OPS : UD_OPS;
+
+	if (!are->immediate)
+		ops &= ~(uint32_t)IMM_OPS;
+	if (!strcmp(are->atomics, "none"))
+		ops &= ~(uint32_t)ATOMIC_OPS;
+	return ops;
 }
 
 static int check(const struct soft_qp *qp, const struct ibv_send_wr *wr, uint64_t length)
 {
-	if (soft_unlikely((unsigned)wr->opcode > 31 || !has_op(allowed_ops(qp), (uint8_t)wr->opcode)))
+	if (soft_unlikely((unsigned)wr->opcode > 31 || !has_op(qp->allowed, (uint8_t)wr->opcode)))
 		return EINVAL;
 	if (soft_unlikely(length > SOFT_MAX_MSG))
 		return EINVAL;

@@ -29,9 +29,12 @@ struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	soft->ah = (struct ibv_ah){ .context = pd->context, .pd = pd };
 	soft->attr = *attr;
 	soft_gid_get(ctx, attr->grh.sgid_index, &soft->sgid);
-	soft->here = soft_gid_is_local(ctx, &attr->grh.dgid);
 	soft->max = SOFT_UD_MTU; /* of memory: a path over interfaces has its own */
-	const int error = soft_roce_wanted(ctx, attr) ? soft_roce_ah(ctx, soft) : 0;
+	const bool local = soft_gid_is_local(ctx, &attr->grh.dgid);
+	/* Neither here nor with a route, a datagram is sent and never arrives. */
+	const bool lost = local && !soft_personality()->loopback;
+	soft->here = local && !lost;
+	const int error = !lost && soft_roce_wanted(ctx, attr) ? soft_roce_ah(ctx, soft) : 0;
 	if (error) {
 		free(soft);
 		errno = error;

@@ -11,7 +11,21 @@ static uint32_t entries_for(uint32_t cqe)
 {
 	const uint32_t least = 64;
 
+	cqe += soft_personality()->cqe_less_one;
 	return cqe <= least ? least : UINT32_C(1) << (32 - __builtin_clz(cqe - 1));
+}
+
+/* What the program is told that it has got. The ring may be larger, as a program must not count on more. */
+static int shown(uint32_t cqe, uint32_t size)
+{
+	const struct soft_personality *are = soft_personality();
+	uint32_t told = 1;
+
+	while (told < are->min_cqe || told < cqe + are->cqe_less_one)
+		told *= 2;
+	told = told < size ? told : size;
+	told = told < are->max_cqe ? told : are->max_cqe;
+	return (int)(are->cqe_less_one && told > cqe ? told - 1 : told);
 }
 
 static void cq_free(struct soft_cq *cq)
@@ -28,7 +42,7 @@ struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_cont
 {
 	struct soft_cq *cq;
 
-	if (!cqe || cqe > SOFT_MAX_CQE || comp_vector >= (uint32_t)ctx->v.context.num_comp_vectors ||
+	if (!cqe || cqe > soft_personality()->max_cqe || comp_vector >= (uint32_t)ctx->v.context.num_comp_vectors ||
 	    (channel && channel->context != &ctx->v.context)) {
 		errno = EINVAL;
 		return NULL;
@@ -48,7 +62,7 @@ struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_cont
 	cq->cq.context = &ctx->v.context;
 	cq->cq.channel = channel;
 	cq->cq.cq_context = cq_context;
-	cq->cq.cqe = (int)size;
+	cq->cq.cqe = shown(cqe, size);
 	cq->wc_flags = wc_flags;
 	cq->timestamps =
 		wc_flags & (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
@@ -106,7 +120,7 @@ SOFT_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 
 	if (!soft_usable(to_ctx(ibcq->context)))
 		return EIO;
-	if (cqe <= 0 || cqe > SOFT_MAX_CQE)
+	if (cqe <= 0 || (uint32_t)cqe > soft_personality()->max_cqe)
 		return EINVAL;
 	uint32_t size = entries_for((uint32_t)cqe);
 	struct soft_cqe *ring = malloc(size * sizeof(*ring)), *old = ring;
@@ -125,7 +139,7 @@ SOFT_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 		old = cq->ring;
 		cq->ring = ring;
 		cq->mask = size - 1;
-		ibcq->cqe = (int)size;
+		ibcq->cqe = shown((uint32_t)cqe, size);
 	}
 	soft_unlock(&cq->lock);
 	free(old);

@@ -18,12 +18,10 @@ static atomic_uint shown; /* devices in the list; 0: as set in the environment *
 #define WORDS(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
 /* The library's version: `ibv_devinfo` shows it. */
 #define FIRMWARE WORDS(SOFTDEV_VERSION_MAJOR, SOFTDEV_VERSION_MINOR, SOFTDEV_VERSION_PATCH)
-/* A vendor id that is no valid IEEE OUI; the kernel's software devices use the same. */
-#define VENDOR_ID 0xffffff
+#define WINDOWS (IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B)
 #define CAPABILITIES                                                                                                   \
 	(IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CURR_QP_STATE_MOD |                          \
-	 IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |       \
-	 IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS)
+	 IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | WINDOWS | IBV_DEVICE_MEM_MGT_EXTENSIONS)
 
 SOFT_EXPORT unsigned softdev_version(void)
 {
@@ -184,8 +182,16 @@ int soft_read_sysfs_file(const char *file, char *buf, size_t size)
 	return n < 0 || (size_t)n >= size ? -1 : n;
 }
 
+static enum ibv_atomic_cap atomic_cap(void)
+{
+	const char *said = soft_personality()->atomics;
+
+	return !strcmp(said, "none") ? IBV_ATOMIC_NONE : !strcmp(said, "hca") ? IBV_ATOMIC_HCA : IBV_ATOMIC_GLOB;
+}
+
 int soft_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
+	const struct soft_personality *are = soft_personality();
 	__be64 guid = soft_get_device_guid(context->device);
 
 	*attr = (struct ibv_device_attr){
@@ -194,25 +200,26 @@ int soft_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 		.sys_image_guid = guid,
 		.max_mr_size = UINT64_MAX,
 		.page_size_cap = ~4095ULL,
-		.vendor_id = VENDOR_ID,
-		.max_qp = SOFT_MAX_QP,
-		.max_qp_wr = SOFT_MAX_WR,
-		.device_cap_flags = CAPABILITIES,
-		.max_sge = SOFT_MAX_SGE,
-		.max_sge_rd = SOFT_MAX_SGE,
-		.max_cq = SOFT_MAX_CQ,
-		.max_cqe = SOFT_MAX_CQE,
-		.max_mr = SOFT_MAX_MR,
-		.max_pd = SOFT_MAX_PD,
-		.max_qp_rd_atom = SOFT_MAX_RD_ATOMIC,
-		.max_res_rd_atom = SOFT_MAX_RD_ATOMIC * SOFT_MAX_QP,
-		.max_qp_init_rd_atom = SOFT_MAX_RD_ATOMIC,
-		.atomic_cap = soft_iwarp() ? IBV_ATOMIC_NONE : IBV_ATOMIC_GLOB,
-		.max_mw = SOFT_MAX_MW,
-		.max_ah = SOFT_MAX_AH,
-		.max_srq = SOFT_MAX_SRQ,
-		.max_srq_wr = SOFT_MAX_WR,
-		.max_srq_sge = SOFT_MAX_SGE,
+		.vendor_id = are->vendor_id,
+		.vendor_part_id = are->vendor_part_id,
+		.max_qp = (int)are->max_qp,
+		.max_qp_wr = (int)are->max_qp_wr,
+		.device_cap_flags = are->max_mw ? CAPABILITIES : CAPABILITIES & ~(unsigned)WINDOWS,
+		.max_sge = (int)(are->max_send_sge < are->max_recv_sge ? are->max_send_sge : are->max_recv_sge),
+		.max_sge_rd = (int)are->max_sge_rd,
+		.max_cq = (int)are->max_cq,
+		.max_cqe = (int)are->max_cqe,
+		.max_mr = (int)are->max_mr,
+		.max_pd = (int)are->max_pd,
+		.max_qp_rd_atom = (int)are->max_rd_atomic,
+		.max_res_rd_atom = (int)(are->max_rd_atomic * are->max_qp),
+		.max_qp_init_rd_atom = (int)are->max_rd_atomic,
+		.atomic_cap = atomic_cap(),
+		.max_mw = (int)are->max_mw,
+		.max_ah = (int)are->max_ah,
+		.max_srq = (int)are->max_srq,
+		.max_srq_wr = are->max_srq ? (int)are->max_srq_wr : 0,
+		.max_srq_sge = are->max_srq ? (int)are->max_srq_sge : 0,
 		.max_pkeys = 128, /* as adapters say, whose tables have one on Ethernet, too */
 		.local_ca_ack_delay = 15,
 		.phys_port_cnt = 1,
@@ -236,6 +243,11 @@ static int query_device_ex(struct ibv_context *context, const struct ibv_query_d
 	memset(attr, 0, size);
 	memcpy(attr, &all, size < sizeof all ? size : sizeof all);
 	return 0;
+}
+
+SOFT_EXPORT int softdev_by_cm(void)
+{
+	return soft_iwarp_by_cm();
 }
 
 /* Connected queue pairs are left to their owner, which gets the event. */

@@ -17,6 +17,10 @@ struct ibv_mw *soft_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 		errno = EINVAL;
 		return NULL;
 	}
+	if (!soft_personality()->max_mw) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
 	mw = calloc(1, sizeof(*mw));
 	if (!mw)
 		return NULL;

@@ -74,9 +74,18 @@ static void qp_clear(struct soft_qp *qp)
 
 static bool in_range(const struct ibv_qp_cap *cap)
 {
-	return cap->max_send_wr <= SOFT_MAX_WR && cap->max_recv_wr <= SOFT_MAX_WR &&
-	       cap->max_send_sge <= SOFT_MAX_SGE && cap->max_recv_sge <= SOFT_MAX_SGE &&
-	       cap->max_inline_data <= SOFT_MAX_INLINE;
+	const struct soft_personality *most = soft_personality();
+
+	return cap->max_send_wr <= most->max_qp_wr && cap->max_recv_wr <= most->max_qp_wr &&
+	       cap->max_send_sge <= most->max_send_sge && cap->max_recv_sge <= most->max_recv_sge &&
+	       cap->max_inline_data <= most->max_inline_data;
+}
+
+static bool has_type(enum ibv_qp_type type)
+{
+	const struct soft_personality *are = soft_personality();
+
+	return (type == IBV_QPT_RC && are->rc) || (type == IBV_QPT_UC && are->uc) || (type == IBV_QPT_UD && are->ud);
 }
 
 static void queues_free(struct soft_qp *qp)
@@ -100,6 +109,7 @@ static int queues_make(struct soft_qp *qp)
 	cap->max_recv_sge = cap->max_recv_sge ? cap->max_recv_sge : 1;
 	/* Adapters have room for inline data where the scatter list stands; rdma_xclient counts on it. */
 	inline_bytes = cap->max_send_sge * (uint32_t)sizeof(struct ibv_sge);
+	inline_bytes = inline_bytes < soft_personality()->max_inline_data ? inline_bytes : soft_personality()->max_inline_data;
 	cap->max_inline_data = cap->max_inline_data > inline_bytes ? cap->max_inline_data : inline_bytes;
 	while (size < cap->max_send_wr)
 		size *= 2;
@@ -139,8 +149,7 @@ struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	struct ibv_context *context = pd->context;
 	struct soft_qp *qp;
 
-	if (attr->qp_type != IBV_QPT_RC &&
-	    (soft_iwarp() || (attr->qp_type != IBV_QPT_UC && attr->qp_type != IBV_QPT_UD))) {
+	if (!has_type(attr->qp_type)) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -163,6 +172,7 @@ struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	soft_qp_set_state(qp, IBV_QPS_RESET);
 	qp->qp.context = context;
 	qp->qp.qp_context = attr->qp_context;
+	qp->allowed = soft_ops_allowed(attr->qp_type);
 	qp->qp.pd = pd;
 	qp->qp.send_cq = attr->send_cq;
 	qp->qp.recv_cq = attr->recv_cq;

@@ -91,9 +91,9 @@ static bool values_ok(const struct ibv_qp_attr *a, int mask)
 		return false;
 	if ((mask & IBV_QP_DEST_QPN) && a->dest_qp_num > 0xffffff)
 		return false;
-	if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) && a->max_rd_atomic > SOFT_MAX_RD_ATOMIC)
+	if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) && a->max_rd_atomic > soft_personality()->max_rd_atomic)
 		return false;
-	if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a->max_dest_rd_atomic > SOFT_MAX_RD_ATOMIC)
+	if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a->max_dest_rd_atomic > soft_personality()->max_rd_atomic)
 		return false;
 	return true;
 }

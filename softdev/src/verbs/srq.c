@@ -9,9 +9,14 @@
 static struct soft_srq *srq_create(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
 	static atomic_uint numbers;
+	const struct soft_personality *most = soft_personality();
 	struct soft_srq *srq;
 
-	if (attr->attr.max_wr == 0 || attr->attr.max_wr > SOFT_MAX_WR || attr->attr.max_sge > SOFT_MAX_SGE) {
+	if (!most->max_srq) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	if (attr->attr.max_wr == 0 || attr->attr.max_wr > most->max_srq_wr || attr->attr.max_sge > most->max_srq_sge) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -54,7 +59,7 @@ SOFT_EXPORT int ibv_modify_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr,
 	if (!soft_usable(to_ctx(ibsrq->context)))
 		return EIO;
 	if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) ||
-	    ((mask & IBV_SRQ_MAX_WR) && (!attr->max_wr || attr->max_wr > SOFT_MAX_WR)))
+	    ((mask & IBV_SRQ_MAX_WR) && (!attr->max_wr || attr->max_wr > soft_personality()->max_srq_wr)))
 		return EINVAL;
 	char *unused = NULL;
 	if (mask & IBV_SRQ_MAX_WR) {

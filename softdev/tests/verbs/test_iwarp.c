@@ -1,4 +1,4 @@
-/* The device in the role of an iWARP adapter (SOFTDEV_IWARP=1): it refuses what iWARP lacks. */
+/* The device in the role of an iWARP adapter: it refuses what iWARP lacks. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +90,6 @@ static const struct test tests[] = {TEST(says_so), TEST(connected_queue_pairs_on
 
 int main(int argc, char **argv)
 {
-    setenv("SOFTDEV_IWARP", "1", 1); /* before the device is listed */
+    setenv("SOFTDEV_PERSONALITY", "iwarp", 1); /* before the device is listed */
     return test_main(argc, argv, tests, sizeof tests / sizeof *tests);
 }

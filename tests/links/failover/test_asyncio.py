@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +12,8 @@ import pytest
 import aiordma
 from aiordma.errors import Code
 from aiordma.links import engine as engines
+from aiordma.links.failover.rejoin import Rejoin
+from aiordma.proto.handshake import Timeouts
 from tests.compat.recorder import Recorder
 from tests.health import nothing_left, until
 from tests.loops import LOOPS
@@ -34,6 +36,14 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 pytestmark = pytest.mark.anyio
 
 DATA = Random(3).randbytes(1_500_000)
+
+
+class Waits(SimpleNamespace):
+    """As :class:`Timeouts`, which cannot change once an attempt has begun."""
+
+    last_step = Timeouts.last_step
+
+
 LINES = [b"%d %s\n" % (number, b"x" * (number * 37 % 900)) for number in range(2_000)]
 
 
@@ -226,11 +236,14 @@ async def test_a_paused_transport_returns(asks: str, monkeypatch: pytest.MonkeyP
         if asks == "reader":
             await aiordma.switch_path(reader, "rdma")
         else:
-            before = engine.config
-            monkeypatch.setattr(engine, "config", dataclasses.replace(before, negotiate_timeout_ms=50))
+            # Only the wait for the end that does not read is short, not those for the answers that follow.
+            patient = engine.config.negotiate_timeout_ms / 1000
+            usual = Timeouts(negotiate=0.05, link=engine.config.link_timeout_ms / 1000)
+            waits = Waits(**usual._asdict())
+            monkeypatch.setattr(Rejoin, "_timeouts", waits)
             with pytest.raises(aiordma.NegotiationError) as caught:
                 await aiordma.switch_path(writer, "rdma")
-            monkeypatch.setattr(engine, "config", before)
+            waits.negotiate = patient
             assert caught.value.code == Code.PEER_DOES_NOT_READ
         assert theirs.data == b""
         reader.resume_reading()

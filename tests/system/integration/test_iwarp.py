@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 HERE = "tests.system.integration.test_iwarp"
-IWARP = {"SOFTDEV_IWARP": "1", "AIORDMA_DEVICE": "soft"}
+IWARP = {"SOFTDEV_PERSONALITY": "iwarp", "AIORDMA_DEVICE": "soft"}
 WIRE = {**IWARP, "SOFTDEV_WIRE": "only"}  # everything as packets
-BY_CM = {**IWARP, "SOFTDEV_IWARP": "cm"}  # and only rdma_cm connects queue pairs
+BY_CM = {**IWARP, "SOFTDEV_PERSONALITY": "siw"}  # and only rdma_cm connects queue pairs
 SIZES = [0, 1, 64, 4092, 4096, 4100, 5000, 70_000, 1_000_000]
 
 

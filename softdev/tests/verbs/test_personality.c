@@ -1,0 +1,248 @@
+/*
+ * The device in the role of cards: what each file in personalities/ says is reported, and kept. A process has one
+ * personality, so each is a child of this program.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "softdev.h"
+#include "tests/harness.h"
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+
+static void opened(void)
+{
+    struct ibv_device **list = ibv_get_device_list(NULL);
+
+    CHECK(list && list[0]);
+    context = ibv_open_device(list[0]);
+    CHECK(context);
+    ibv_free_device_list(list);
+    pd = ibv_alloc_pd(context);
+    cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+    CHECK(pd && cq);
+}
+
+static void closed(void)
+{
+    OK(ibv_destroy_cq(cq));
+    OK(ibv_dealloc_pd(pd));
+    OK(ibv_close_device(context));
+}
+
+/* The errno of making such a queue pair, 0 if it can be made; what was granted is in *cap. */
+static int makes(enum ibv_qp_type type, struct ibv_qp_cap *cap)
+{
+    struct ibv_qp_init_attr attr = {.send_cq = cq, .recv_cq = cq, .qp_type = type, .cap = *cap};
+    struct ibv_qp *qp = ibv_create_qp(pd, &attr);
+
+    if (!qp)
+        return errno;
+    *cap = attr.cap;
+    OK(ibv_destroy_qp(qp));
+    return 0;
+}
+
+static int entries(int asked)
+{
+    struct ibv_cq *one = ibv_create_cq(context, asked, NULL, NULL, 0);
+    int got = one ? one->cqe : -1;
+
+    if (one)
+        OK(ibv_destroy_cq(one));
+    return got;
+}
+
+static int shared_receives(unsigned wr, unsigned sge)
+{
+    struct ibv_srq_init_attr attr = {.attr = {.max_wr = wr, .max_sge = sge}};
+    struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+
+    if (!srq)
+        return errno;
+    OK(ibv_destroy_srq(srq));
+    return 0;
+}
+
+static void limits(enum ibv_qp_type type, unsigned wr, unsigned send_sge, unsigned recv_sge, unsigned inlined)
+{
+    struct ibv_qp_cap most = {.max_send_wr = wr, .max_recv_wr = wr, .max_send_sge = send_sge, .max_recv_sge = recv_sge,
+                              .max_inline_data = inlined};
+    struct ibv_qp_cap cap = most;
+
+    CHECK_EQ(makes(type, &cap), 0);
+    CHECK_EQ(cap.max_inline_data, inlined);
+    cap = most, cap.max_send_wr++;
+    CHECK_EQ(makes(type, &cap), EINVAL);
+    cap = most, cap.max_recv_wr++;
+    CHECK_EQ(makes(type, &cap), EINVAL);
+    cap = most, cap.max_send_sge++;
+    CHECK_EQ(makes(type, &cap), EINVAL);
+    cap = most, cap.max_recv_sge++;
+    CHECK_EQ(makes(type, &cap), EINVAL);
+    cap = most, cap.max_inline_data++;
+    CHECK_EQ(makes(type, &cap), EINVAL);
+}
+
+static struct ibv_device_attr reported(void)
+{
+    struct ibv_device_attr attr;
+
+    OK(ibv_query_device(context, &attr));
+    return attr;
+}
+
+static void as_soft(void)
+{
+    CHECK_EQ(reported().vendor_id, 0xffffff);
+    CHECK_EQ(entries(1), 64);
+    CHECK_EQ(entries(65), 128);
+    limits(IBV_QPT_RC, 16384, 32, 32, 1 << 20);
+}
+
+static void as_mlx5(void)
+{
+    CHECK_EQ(reported().vendor_part_id, 4119);
+    CHECK_EQ(reported().max_sge, 30);
+    CHECK_EQ(reported().atomic_cap, IBV_ATOMIC_HCA);
+    CHECK_EQ(reported().max_qp_wr, 16384); /* of 32768 there: the device's own limit */
+    CHECK_EQ(reported().max_cqe, 1 << 20); /* of 4194303 there */
+    CHECK_EQ(entries(1), 1);
+    CHECK_EQ(entries(3), 3);
+    CHECK_EQ(entries(4), 7);
+    CHECK_EQ(entries(64), 127);
+    limits(IBV_QPT_RC, 16384, 30, 30, 1 << 20);
+    CHECK_EQ(shared_receives(16384, 31), 0);
+    CHECK_EQ(shared_receives(16384, 32), EINVAL);
+}
+
+static void as_irdma(void)
+{
+    struct ibv_qp_cap cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 6};
+
+    CHECK_EQ(reported().atomic_cap, IBV_ATOMIC_NONE);
+    CHECK_EQ(reported().max_srq, 0);
+    CHECK_EQ(reported().max_srq_wr, 0);
+    limits(IBV_QPT_RC, 8127, 6, 6, 101);
+    limits(IBV_QPT_UD, 8127, 6, 6, 101);
+    CHECK_EQ(makes(IBV_QPT_RC, &cap), 0);
+    CHECK_EQ(cap.max_inline_data, 96); /* what fits where six SGEs stand */
+    CHECK_EQ(makes(IBV_QPT_UC, &cap), EOPNOTSUPP);
+    CHECK_EQ(shared_receives(16, 1), EOPNOTSUPP);
+}
+
+static void as_qedr(void)
+{
+    limits(IBV_QPT_RC, 16384, 4, 4, 1 << 20);
+    CHECK(!(reported().device_cap_flags & (IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B)));
+    CHECK(!ibv_alloc_mw(pd, IBV_MW_TYPE_2) && errno == EOPNOTSUPP);
+}
+
+static void as_erdma(void)
+{
+    struct ibv_qp_cap cap = {.max_send_wr = 1, .max_recv_wr = 1};
+
+    CHECK_EQ(context->device->transport_type, IBV_TRANSPORT_IWARP);
+    CHECK_EQ(softdev_by_cm(), 1);
+    CHECK_EQ(reported().max_sge, 1);
+    limits(IBV_QPT_RC, 16384, 6, 1, 96);
+    CHECK_EQ(makes(IBV_QPT_UD, &cap), EOPNOTSUPP);
+}
+
+/* A datagram of a host to itself is sent, completes, and is gone. */
+static void as_efa(void)
+{
+    struct ibv_qp_cap cap = {.max_send_wr = 1, .max_recv_wr = 1};
+    struct end a, b;
+
+    CHECK_EQ(makes(IBV_QPT_RC, &cap), EOPNOTSUPP);
+    CHECK_EQ(makes(IBV_QPT_UC, &cap), EOPNOTSUPP);
+    limits(IBV_QPT_UD, 4096, 1, 1, 32);
+    pair_open(&a, &b, &(struct end_options){.type = IBV_QPT_UD, .sge = 1, .inline_bytes = 32});
+    pair_connect(&a, &b, NULL);
+    struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.dgid = b.gid, .hop_limit = 7}};
+    struct ibv_ah *ah = ibv_create_ah(a.pd, &to);
+    struct ibv_sge sge = end_sge(&a, 0, 8);
+    struct ibv_send_wr wr = {.wr_id = 5, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr = {.ud = {.ah = ah, .remote_qpn = b.qp->qp_num, .remote_qkey = 0x11111111}}}, *bad;
+
+    CHECK(ah);
+    post_recv(&b, 1, 0, 1000);
+    OK(ibv_post_send(a.qp, &wr, &bad));
+    expect_wc(a.send_cq, 5, IBV_WC_SUCCESS);
+    /* Within a process, a datagram has arrived when its completion is there (core/test_ud.c). */
+    expect_empty(b.recv_cq);
+    OK(ibv_destroy_ah(ah));
+    pair_close(&a, &b);
+}
+
+static void as_rxe(void)
+{
+    CHECK_EQ(reported().max_cqe, 32767);
+    CHECK_EQ(entries(32767), 32767);
+    CHECK_EQ(entries(32768), -1);
+}
+
+static void as_iwarp(void)
+{
+    CHECK_EQ(softdev_by_cm(), 0);
+    CHECK_EQ(context->device->transport_type, IBV_TRANSPORT_IWARP);
+}
+
+static void as_siw(void)
+{
+    CHECK_EQ(softdev_by_cm(), 1);
+}
+
+/* It is said, and the device is itself. */
+static void as_nobody(void)
+{
+    as_soft();
+}
+
+static void in_child(const char *name, void (*body)(void))
+{
+    int status;
+    pid_t pid = fork();
+
+    CHECK(pid >= 0);
+    if (!pid) {
+        setenv("SOFTDEV_PERSONALITY", name, 1);
+        opened();
+        body();
+        closed();
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+#define PERSONALITY(name)                                                                                              \
+    static void name(void)                                                                                             \
+    {                                                                                                                  \
+        in_child(#name, as_##name);                                                                                    \
+    }
+
+PERSONALITY(soft)
+PERSONALITY(mlx5)
+PERSONALITY(irdma)
+PERSONALITY(qedr)
+PERSONALITY(erdma)
+PERSONALITY(efa)
+PERSONALITY(rxe)
+PERSONALITY(iwarp)
+PERSONALITY(siw)
+PERSONALITY(nobody)
+
+static const struct test tests[] = {TEST(soft),  TEST(mlx5), TEST(irdma), TEST(qedr), TEST(erdma),
+                                    TEST(efa), TEST(rxe),  TEST(iwarp), TEST(siw), TEST(nobody)};
+
+int main(int argc, char **argv)
+{
+    return test_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}
