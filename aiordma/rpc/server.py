@@ -16,8 +16,10 @@ from ..proto.objects import LARGEST_LIMIT, MAX_HELD_OBJECTS, MAX_KEYS, MAX_OBJEC
 from ..wake import current
 from ..wake.interrupts import uninterrupted
 from .counted import UNCOUNTED_BYTES
-from .dispatch import Dispatch, ServerConnection
+from .dispatch import ServerConnection
 from .interceptor import whole
+from .routes import Dispatch
+from .service import Method, Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from ..config import Config, Mode
     from ..pipes.contracts import Channel
     from .interceptor import ServerInterceptor
-    from .service import Method, Service
 
 __all__ = ["Server", "ServerStatistics", "serve"]
 
