@@ -26,7 +26,6 @@ import sys
 import warnings
 from asyncio import constants
 from asyncio.log import logger as asyncio_logger
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -39,6 +38,7 @@ from ..streams.info import StreamInfo
 from ..wake.ending import note_unclosed
 from ..wake.origin import here
 from ..wake.outbox import release
+from .backlog import GATHER_BYTES, Backlog, as_bytes
 from .claims import claim
 from .contracts import PullProtocol
 from .flow import FlowControl
@@ -59,8 +59,6 @@ _BYTES = (bytes, bytearray, memoryview)
 _RECEIVE_BYTES = 256 * 1024
 #: receives in one callback before other callbacks of the loop get their turn
 _RECEIVE_BUDGET = 16
-#: queued writes below this size are gathered in one buffer, and writelines() joins up to it
-_GATHER_BYTES = 64 * 1024
 #: seconds in which a program that has paused reading may write after the peer's end, as if on a long way
 _DISCARD_S = 0.2
 #: and bytes, as much as such a way would hold: `loop.sendfile()` pauses reading, and would send all its file
@@ -85,6 +83,7 @@ class RingTransport(FlowControl):
         "__dict__",
         "__weakref__",
         "_ahead",
+        "_backlog",
         "_claim",
         "_closing",
         "_conn_lost",
@@ -94,15 +93,12 @@ class RingTransport(FlowControl):
         "_discards_until",
         "_eof",
         "_eof_received",
-        "_head",
         "_inside",
         "_lost_writes",
         "_paused",
         "_pipe",
         "_protocol",
         "_pumping",
-        "_queue",
-        "_queued",
         "_reader",
         "_reads_ahead",
         "_receive",
@@ -157,9 +153,7 @@ class RingTransport(FlowControl):
         self._inside = False  # a callback of the loop runs in this context: it cannot be entered again
         self._server = server
         self._sock = sock
-        self._queue: deque[Buffer] = deque()
-        self._queued = 0
-        self._head = 0  # bytes of the first queued buffer that are sent
+        self._backlog = Backlog()
         self._direct = True  # a write may go straight into the ring: open, nothing queued
         #: The peer takes nothing more, and what it sent before is not delivered yet.
         self._discards_until: float | None = None
@@ -199,7 +193,9 @@ class RingTransport(FlowControl):
 
     def __repr__(self) -> str:
         state = "closed" if self._conn_lost else "closing" if self._closing else "open"
-        return f"<{type(self).__name__} {state} peer={self._extra.get('peername')} queued={self._queued}>"
+        return (
+            f"<{type(self).__name__} {state} peer={self._extra.get('peername')} queued={self._backlog.size}>"
+        )
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
         if not getattr(self, "_conn_lost", True):
@@ -505,8 +501,7 @@ class RingTransport(FlowControl):
         if self._closing or self._eof_received or not (pipe.readable or pipe.at_eof):
             self.ring_failed(exc)
             return
-        self._queue.clear()
-        self._queued = self._head = 0
+        self._backlog.clear()
         self._direct = False
         self._discards_until = self._loop.time() + _DISCARD_S
         if self._reader is not None and not self._paused:
@@ -529,20 +524,9 @@ class RingTransport(FlowControl):
             asyncio_logger.warning("write() on a closed aiordma connection: the data is lost.")
 
     def _enqueue(self, data: Buffer, start: int) -> None:
-        """Keep `data[start:]`. Only bytes are kept as they are: the caller may change anything else."""
-        size = len(data) - start
-        queue = self._queue
-        self._queued += size
+        """There is no room for ``data[start:]`` now."""
+        self._backlog.put(data, start)
         self._direct = False
-        if size < _GATHER_BYTES:
-            if queue and type(queue[-1]) is bytearray and len(queue[-1]) < _GATHER_BYTES:
-                queue[-1] += memoryview(data)[start:]
-            else:
-                queue.append(bytearray(memoryview(data)[start:]))
-        elif type(data) is bytes or (isinstance(data, memoryview) and type(data.obj) is bytes):
-            queue.append(memoryview(data)[start:])
-        else:
-            queue.append(bytes(memoryview(data)[start:]))
         self._maybe_pause_protocol()
 
     def writelines(self, list_of_data: Iterable[Buffer] | None) -> None:
@@ -555,8 +539,8 @@ class RingTransport(FlowControl):
         # All of them are looked at before any is sent: one that is not bytes-like must not leave a part.
         pieces: list[bytes | memoryview] = []
         try:
-            pieces += [data if type(data) is bytes else _as_bytes(data) for data in parts]
-            if sum(map(len, pieces)) <= _GATHER_BYTES:
+            pieces += [data if type(data) is bytes else as_bytes(data) for data in parts]
+            if sum(map(len, pieces)) <= GATHER_BYTES:
                 self.write(b"".join(pieces))
             else:
                 for piece in pieces:
@@ -574,24 +558,16 @@ class RingTransport(FlowControl):
         """Move queued bytes into the ring until it is full, then resume the protocol."""
         if self._conn_lost:
             return
-        queue = self._queue
+        backlog = self._backlog
         try:
-            while queue:
-                first = queue[0]
-                n = self._try_send(first, self._head)
-                self._queued -= n
-                self._head += n
-                if self._head < len(first):
-                    break
-                queue.popleft()
-                self._head = 0
+            backlog.move(self._try_send)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._send_failed(exc)
             return
-        if not queue:
+        if not backlog:
             self._direct = not self._closing and not self._eof
         self._maybe_resume_protocol()  # which may write
-        if queue or self._conn_lost:
+        if backlog or self._conn_lost:
             return
         if self._closing:
             self._finish()
@@ -611,7 +587,7 @@ class RingTransport(FlowControl):
             return
         self._eof = True
         self._direct = False
-        if not self._queue:
+        if not self._backlog:
             self._pipe.send_eof()
 
     def can_write_eof(self) -> bool:
@@ -620,12 +596,12 @@ class RingTransport(FlowControl):
 
     def get_write_buffer_size(self) -> int:
         """Bytes that wait for room in the peer's ring."""
-        return self._queued
+        return self._backlog.size
 
     @property
     def unsent(self) -> int:
         """The same, for the end of the loop."""
-        return self._queued
+        return self._backlog.size
 
     # ---- end ------------------------------------------------------------------------------------------
 
@@ -638,7 +614,7 @@ class RingTransport(FlowControl):
         if self._closing:
             return
         self._stop()
-        if not self._queue:
+        if not self._backlog:
             self._finish()
 
     def _finish(self) -> None:
@@ -677,9 +653,8 @@ class RingTransport(FlowControl):
             return
         if not self._closing:
             self._stop()
-        lossy = exc is not None or bool(self._queue) or not sent_all(self._pipe)
-        self._queue.clear()
-        self._queued = self._head = 0
+        lossy = exc is not None or bool(self._backlog) or not sent_all(self._pipe)
+        self._backlog.clear()
         self._lose(exc, lossy)
 
     def _stop(self) -> None:
@@ -712,15 +687,6 @@ class RingTransport(FlowControl):
             if self._server is not None:
                 self._server.detach(self)
                 self._server = None
-
-
-def _as_bytes(data: Any) -> memoryview:
-    """The bytes of anything that has some, as asyncio's writelines() takes them.
-
-    :raises TypeError: it has none.
-    """
-    view = memoryview(data)
-    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
 
 
 def _nothing_more() -> bool:
