@@ -149,7 +149,8 @@ test-dask-rxe: install .venv/.dask-tests .venv/.apt-vm ## a cluster of Dask on t
 	  -c distributed-aiordma/clusters/pytest.ini --timeout 900 distributed-aiordma/clusters/kernel $(ARGS)
 
 # What PyPI and Debian have of it lies in build/programs, with an environment for each suite. CPython's own tests are
-# those of an interpreter: ARGS="cpython --python build/pythons/3.14/bin/python3", after `make pythons`, or one of Debian's.
+# those of an interpreter: ARGS="cpython --python build/pythons/3.14/bin/python3", after `make pythons`, or one of Debian's
+# or of pyenv's.
 test-programs: install ## other projects' own tests under `aiordma run`, against themselves without (ARGS: suites)
 	$(PY) -m tests.programs $(ARGS)
 

@@ -46,11 +46,15 @@ def check(release: str, selection: list[str], workers: str) -> str:
     return output.splitlines()[-1].strip("= ")
 
 
-def wheels(release: str) -> str:
-    """Build and try a wheel for the release's Python, where this machine has none, and bring it to dist/."""
-    root = Root(release)
+def wheels(release: str, version: str) -> str:
+    """Build and try a wheel for a Python of the release, where this machine has none, and bring it to dist/.
+
+    :param version: such as "3.15"; "3": the release's own.
+    """
+    more = [] if version == "3" else [f"python{version}-dev", f"python{version}-venv"]
+    root = Root(release, *more)
     copy_tree(root.tree)
-    python = "PYTHONS=/usr/bin/python3"
+    python = f"PYTHONS=/usr/bin/python{version}"
     root.run("make", "wheels", python, limit_s=3600)
     printed = root.run("make", "test-wheels", python, limit_s=3600)
     for wheel in (root.tree / "dist").glob("*.whl"):
@@ -70,12 +74,15 @@ def main() -> None:
     parser.add_argument(
         "--wheels", action="store_true", help="build and try a wheel for the release's Python instead"
     )
+    parser.add_argument("--python", default="3", help="with --wheels: another Python of the release, as 3.15")
     given = parser.parse_args()
     need_root()
     failed = []
     for release in given.releases or RELEASES:
         try:
-            done = wheels(release) if given.wheels else check(release, given.tests, given.workers)
+            done = (
+                wheels(release, given.python) if given.wheels else check(release, given.tests, given.workers)
+            )
             print(f"{release}: {done}", flush=True)
         except Failed as error:
             print(f"{release}: {error}", flush=True)

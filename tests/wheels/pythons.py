@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 #: The releases with wheels. A "t" is free-threaded.
-RELEASES = ("3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")
+RELEASES = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t")
 
 #: What the arguments of both programs mean.
 HELP = "interpreters, or 'all': those on PATH, of pyenv and of `make pythons` [/usr/bin/python3]"
@@ -38,7 +38,7 @@ def find(named: list[str]) -> dict[str, Path]:
         release = _release(candidate)
         if release is None and not every:
             raise SystemExit(
-                f"{candidate} cannot build a wheel: it is no Python 3.11 to 3.14 with its headers"
+                f"{candidate} cannot build a wheel: it is no Python 3.11 to 3.15 with its headers"
             )
         if release is not None:
             found.setdefault(release, candidate)
