@@ -353,6 +353,8 @@ void soft_run_doors(void);
 void soft_chan_wake(struct soft_chan *chan);
 /* The channel from which this thread takes events now: those queued meanwhile need no wake-up. */
 extern _Thread_local struct soft_chan *soft_chan_taking;
+/* How often this thread has woken programs: they may wait for the very CPU that it runs on. */
+extern _Thread_local unsigned soft_chan_wakes;
 /* Ends an arming by an event without a completion. */
 void soft_cq_spend(struct soft_cq *cq);
 /* Gives the arming a new number, so that peers ring again. False: the CQ is not armed. */

@@ -7,12 +7,14 @@
 #include "core/internal.h"
 
 _Thread_local struct soft_chan *soft_chan_taking;
+_Thread_local unsigned soft_chan_wakes;
 
 /* The set watches for each write, so the counter is not read. */
 void soft_chan_wake(struct soft_chan *chan)
 {
 	uint64_t one = 1;
 
+	soft_chan_wakes++;
 	if (write(chan->wake_fd, &one, sizeof(one)) < 0) {
 		/* EAGAIN, after more wake-ups than a process lives for */
 	}

@@ -7,6 +7,7 @@
 
 enum {
 	ACK_EVERY = 32,
+	ACK_MOST = 128,
 	REPEAT_LEAST_NS = 4000000, /* before that, the peer may just not have been scheduled */
 	REPEAT_MOST_NS = 1000000000,
 };
@@ -34,6 +35,7 @@ uint32_t roce_ask_post(struct roce_ask *a, const struct roce_message *message)
 	struct roce_message *m = roce_at(a, a->tail);
 
 	*m = *message;
+	m->singly = a->singly && m->opcode == IBV_WR_RDMA_WRITE;
 	m->first = a->posted;
 	m->packets = roce_is_atomic(m) ? 1 : roce_packets(m->length, a->mtu);
 	a->posted += m->packets;
@@ -138,6 +140,12 @@ static void probe(struct roce_ask *a, uint64_t now, struct roce_request *out)
 	repeat_later(a, now);
 }
 
+/* Packets between two requests for an acknowledgement: each takes time at both ends, but the window may not run dry. */
+static uint32_t ack_every(const struct roce_ask *a)
+{
+	return a->window / 2 < ACK_EVERY ? ACK_EVERY : a->window / 2 < ACK_MOST ? a->window / 2 : ACK_MOST;
+}
+
 bool roce_ask_next(struct roce_ask *a, uint64_t now, struct roce_request *out)
 {
 	if (a->status || a->rnr_until)
@@ -159,9 +167,10 @@ bool roce_ask_next(struct roce_ask *a, uint64_t now, struct roce_request *out)
 	if (!fetch) {
 		/* Requests one acknowledgement for several packets, but always on the last packet before waiting,
 		 * and before the peer seems dead. */
-		p->ack_request = a->reliable && ((done + 1 == m->packets && a->cursor + 1 == a->tail) ||
-						 ++a->since_request >= ACK_EVERY || a->next + 1 - a->una >= a->window ||
-						 (a->trip.smoothed && now - a->asked_at >= repeat_after(a) / 2));
+		p->ack_request =
+			a->reliable && ((done + 1 == m->packets && a->cursor + 1 == a->tail) ||
+					++a->since_request >= ack_every(a) || a->next + 1 - a->una >= a->window ||
+					(a->trip.smoothed && now - a->asked_at >= repeat_after(a) / 2));
 	} else {
 		p->ack_request = true;
 		a->fetch_ends[a->fetch_tail++ % ROCE_FETCHES] = a->next + n;

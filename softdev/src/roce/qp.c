@@ -252,7 +252,8 @@ static bool push(struct soft_qp *qp)
 		 */
 		const bool together = w->route.here || peer_of(w) == ROCE_OURS;
 		w->ask.kin = together;
-		unsigned behind = 0, end = 0; /* the requests behind the first of a run */
+		w->ask.singly = together && w->ask.reliable; /* for what is posted from now on */
+		unsigned behind = 0, end = 0;                /* the requests behind the first of a run */
 		while (!soft_roce_full(batch) &&
 		       (more = may_send(w, now) && roce_ask_next(&w->ask, now, &requests[n]))) {
 			route.runs = use == ROCE_RUNS_ALL ||

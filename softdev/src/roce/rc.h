@@ -20,6 +20,7 @@
 struct roce_message {
 	uint8_t opcode; /* enum ibv_wr_opcode */
 	bool solicited, fence;
+	bool singly; /* a WRITE as single-packet WRITEs */
 	uint32_t length, rkey;
 	uint32_t imm; /* in packet byte order; SEND_WITH_INV: the key */
 	uint64_t addr, compare_add, swap;
@@ -48,7 +49,7 @@ struct roce_ask {
 	struct roce_message *ring; /* by index & mask */
 	uint32_t mask;
 	bool reliable;
-	bool singly; /* RC: send a WRITE as single-packet WRITEs of equal size, unless it consumes a receive */
+	bool singly; /* RC: post a WRITE as single-packet WRITEs of equal size, unless it consumes a receive */
 	bool kin;    /* the peer is known to be a softdev device, without rxe's quirks */
 	uint32_t mtu, qpn;
 	uint32_t first_psn;

@@ -45,7 +45,7 @@ static void atomic(const struct roce_message *m, struct roce_packet *p)
 static void piece(const struct roce_ask *a, const struct roce_message *m, uint32_t done, struct roce_request *out)
 {
 	struct roce_packet *p = &out->packet;
-	const bool last = done + 1 == m->packets, singly = a->singly && m->opcode == IBV_WR_RDMA_WRITE;
+	const bool last = done + 1 == m->packets, singly = m->singly;
 
 	out->offset = done * a->mtu;
 	p->payload_length = last ? m->length - out->offset : a->mtu;

@@ -10,9 +10,10 @@
 
 enum {
 	TOUCHED = 64,
-	RUN = 8,         /* packets since it woke: a sign of heavy traffic */
-	MORE_LOOKS = 40, /* by the progress thread for more packets before it sleeps: about 20 us */
-	EXIT_MS = 200,   /* for a thread that has a lock and waits for a CPU */
+	RUN = 8,           /* packets since it woke: a sign of heavy traffic */
+	MORE_LOOKS = 40,   /* by the progress thread for more packets before it sleeps: about 20 us */
+	OWED_NS = 1000000, /* for a program that was woken and has always answered so far */
+	EXIT_MS = 200,     /* for a thread that has a lock and waits for a CPU */
 };
 
 static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -25,6 +26,7 @@ static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	uint32_t to[TOUCHED]; /* QP numbers; receive_lock */
 	unsigned count;
+	bool patient; /* until the timer: the program was woken, and polls before it answers */
 	atomic_bool any;
 } owed;
 
@@ -126,12 +128,18 @@ static void pay(bool wait, struct soft_after *after)
 			owed.to[left++] = owed.to[i];
 	}
 	owed.count = left;
+	owed.patient = false;
 	atomic_store_explicit(&owed.any, left, memory_order_relaxed);
 }
 
 static void owe(uint32_t qpn)
 {
-	owed.to[owed.count++] = qpn;
+	unsigned i = 0;
+
+	while (i < owed.count && owed.to[i] != qpn)
+		i++;
+	owed.to[i] = qpn;
+	owed.count += i == owed.count;
 	atomic_store_explicit(&owed.any, true, memory_order_relaxed);
 }
 
@@ -140,20 +148,26 @@ static void owe(uint32_t qpn)
 static unsigned look(void *port, bool polled)
 {
 	/* Read under the lock: a thread that restarts the watch afterwards pays for it, and takes the lock. */
-	const bool later = polled && roce_watch_stopped();
+	const bool stopped = polled && roce_watch_stopped();
+	const unsigned wakes = soft_chan_wakes;
 	struct round round;
 
 	round.after = (struct soft_after){ 0 };
 	round.count = 0; /* a poll that finds nothing should not clear all of it */
-	if (owed.count)
+	if (owed.count && !owed.patient)
 		pay(true, &round.after);
 	unsigned n = soft_roce_receive(port, any_packet, &round);
 
 	soft_roce_release(one_packet, &round);
 
+	const bool woken = !polled && soft_chan_wakes != wakes;
 	for (unsigned i = 0; i < round.count; i++)
-		if (soft_roce_go_on(round.touched[i], later, &round.after))
+		if (soft_roce_go_on(round.touched[i], (stopped || woken) && owed.count < TOUCHED, &round.after))
 			owe(round.touched[i]->qp.qp_num);
+	if (woken && owed.count && !owed.patient) {
+		owed.patient = true;
+		soft_timer_want(soft_now_ns() + OWED_NS);
+	}
 	pthread_mutex_unlock(&receive_lock);
 	/* NAKs have left by now, so the queue pairs that sent them may fail. */
 	soft_after_run(&round.after);
@@ -202,10 +216,16 @@ void soft_roce_poll(void)
 
 static void look_often(void *port)
 {
+	const unsigned wakes = soft_chan_wakes;
 	unsigned more = 0, packets = 0;
 
 	for (int rounds = 0; rounds < 16;) {
-		pthread_mutex_lock(&receive_lock);
+		if (pthread_mutex_trylock(&receive_lock)) {
+			/* On a CPU that both share, each wait for the other costs two switches. */
+			if (port != ROCE_EVERY_PORT && roce_watch_leave())
+				break;
+			pthread_mutex_lock(&receive_lock);
+		}
 		const unsigned n = look(port, false);
 		rounds += n != 0;
 		packets += n;
@@ -214,10 +234,15 @@ static void look_often(void *port)
 				pay_all();
 			break;
 		}
-		/* More packets follow a long run: a wake-up for them would cost the sender more than looking here. */
-		if (n && packets >= RUN && port != ROCE_EVERY_PORT)
+		/*
+		 * More packets follow a long run: a wake-up for them would cost the sender more than looking here. But
+		 * a program that was woken looks itself, and on a CPU that both share it waits meanwhile.
+		 */
+		if (soft_chan_wakes != wakes || roce_watch_program_awake())
+			more = 0;
+		else if (n && packets >= RUN && port != ROCE_EVERY_PORT)
 			more = MORE_LOOKS;
-		else if (!n && !more--)
+		if (!n && !more--)
 			break;
 	}
 }
@@ -243,6 +268,7 @@ void soft_roce_rx_after_fork(void)
 	roce_watch_after_fork();
 	atomic_store(&soft_pollers, 0);
 	owed.count = 0;
+	owed.patient = false;
 	atomic_store(&owed.any, false);
 }
 
@@ -263,6 +289,8 @@ void soft_roce_rewatch(void)
 void soft_roce_tick(void)
 {
 	soft_roce_front_tick();
+	if (atomic_load(&owed.any))
+		pay_all();
 	if (!atomic_load(&soft_pollers)) {
 		/* From here on the polls are no longer checked: the next queue pair's owner may never poll. */
 		soft_roce_rewatch();
@@ -275,8 +303,6 @@ void soft_roce_tick(void)
 		}
 		return;
 	}
-	if (atomic_load(&owed.any))
-		pay_all();
 	if (roce_watch_ask())
 		soft_roce_rewatch();
 }

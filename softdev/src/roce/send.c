@@ -6,8 +6,8 @@
  * the network has proven that it does not count differently (runs.h). IPv6 has no identification.
  *
  * For the kernel, a message of one packet costs two thirds of a message of fifteen, and packets of a run have one size.
- * The first packet of a WRITE is longer by its address, so it would end the run before it and begin one of two. Within
- * this host, WRITEs are therefore sent as WRITEs of one packet each (rc.h: singly).
+ * The first packet of a WRITE is longer by its address, so it would end the run before it and begin one of two. To
+ * softdev devices, WRITEs are therefore sent as WRITEs of one packet each (rc.h: singly).
  */
 #include <errno.h>
 #include <linux/udp.h>

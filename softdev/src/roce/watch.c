@@ -8,11 +8,13 @@
 enum {
 	QUIET_NS = 1000000, /* polls for so long: the program does little else */
 	OFTEN = 16,         /* polls without packets, or one with packets, within QUIET_NS: it still polls */
+	AWAKE = 8,          /* polls since it asked for an event: programs poll once more before they sleep */
 };
 
 static atomic_uint polls;                        /* since the progress thread last checked, up to OFTEN */
 static _Atomic(uint64_t) polled_from, polled_at; /* without pause or sleep; 0: none */
 static atomic_uint kept_out;                     /* polls in a row that could not look */
+static atomic_uint since;                        /* polls since a thread last went to sleep, up to AWAKE */
 static atomic_uint sleepers;                     /* how often a thread went to sleep */
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool stopped;       /* change under watch_lock */
@@ -70,7 +72,10 @@ static void consider(void)
 void roce_watch_poll(void)
 {
 	const unsigned n = atomic_load_explicit(&polls, memory_order_relaxed);
+	const unsigned awake = atomic_load_explicit(&since, memory_order_relaxed);
 
+	if (awake < AWAKE)
+		atomic_store_explicit(&since, awake + 1, memory_order_relaxed);
 	if (n < OFTEN)
 		atomic_store_explicit(&polls, n + 1, memory_order_relaxed);
 	else if (soft_unlikely(!atomic_load_explicit(&stopped, memory_order_relaxed)))
@@ -97,6 +102,7 @@ bool roce_watch_sleeps(void)
 {
 	atomic_store_explicit(&polled_from, 0, memory_order_relaxed);
 	atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
+	atomic_store_explicit(&since, 0, memory_order_relaxed);
 	atomic_fetch_add(&sleepers, 1);
 	if (!atomic_load(&stopped))
 		return false;
@@ -115,6 +121,22 @@ bool roce_watch_hand_over(void)
 	if (atomic_load_explicit(&kept_out, memory_order_relaxed) < OFTEN)
 		return false;
 	atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
+	if (!atomic_load(&stopped))
+		stop(slept);
+	return true;
+}
+
+bool roce_watch_program_awake(void)
+{
+	return atomic_load_explicit(&since, memory_order_relaxed) == AWAKE;
+}
+
+bool roce_watch_leave(void)
+{
+	const unsigned slept = atomic_load(&sleepers);
+
+	if (!roce_watch_program_awake())
+		return false;
 	if (!atomic_load(&stopped))
 		stop(slept);
 	return true;

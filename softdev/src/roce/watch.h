@@ -29,6 +29,13 @@ bool roce_watch_sleeps(void);
 
 /* The progress thread has looked. True: it kept polls out time and again, and now leaves packets to them. */
 bool roce_watch_hand_over(void);
+/*
+ * The progress thread finds a poll looking. True: packets are left to the program, as it polls. Should it sleep without
+ * asking for an event again, the timer watches for it.
+ */
+bool roce_watch_leave(void);
+/* A program has polled since it last asked for an event, so it looks itself. */
+bool roce_watch_program_awake(void);
 /* A timer went off while packets are not watched for. True: watch again, as for a thread that goes to sleep. */
 bool roce_watch_ask(void);
 

@@ -1,4 +1,4 @@
-/* A program that polls all the time: an acknowledgement leaves behind the program's answer, or as soon as
+/* A program that polls all the time, or is woken: an acknowledgement leaves behind the program's answer, or as soon as
  * it does something else, and in any case soon; and at once, if the program does not usually answer. */
 #include <errno.h>
 #include <linux/filter.h>
@@ -23,12 +23,13 @@ enum {
     ATTEMPTS = 400,
     WANTED = 5,
     TURNS = 40,
-    EXCHANGES = 20, /* after which an answer is expected */
+    EXCHANGES = 20,    /* after which an answer is expected */
+    WOKEN_NS = 200000, /* in which an acknowledgement would leave that does not wait */
     LENGTH = 100
 };
 
 /* The receiver's next action. */
-enum next { ANSWERS, SLEEPS, STOPS, POLLS };
+enum next { ANSWERS, SLEEPS, STOPS, POLLS, WOKEN_ANSWERS, WOKEN_STOPS };
 
 static uint64_t sent(void)
 {
@@ -40,6 +41,12 @@ static void poll_on(struct end *end)
 {
     for (const uint64_t until = test_now_ns() + POLLED_NS; test_now_ns() < until;)
         expect_empty(end->recv_cq);
+}
+
+static void wait_for(uint64_t ns)
+{
+    for (const uint64_t until = test_now_ns() + ns; test_now_ns() < until;)
+        ;
 }
 
 /* Answers messages, so that the device expects answers. Both functions have one receive posted, and leave one. */
@@ -86,13 +93,19 @@ static void receiver(int fd, void *argument)
         poll_on(&end);
         answer_some(&end, fd);
         poll_on(&end);
+        if (next >= WOKEN_ANSWERS)
+            OK(ibv_req_notify_cq(end.recv_cq, 0));
         const uint64_t before = sent();
         give(fd, "g", 1);
+        if (next >= WOKEN_ANSWERS)
+            expect_event(end.channel, end.recv_cq);
         expect_wc(end.recv_cq, 0, IBV_WC_SUCCESS);
+        if (next >= WOKEN_ANSWERS)
+            wait_for(WOKEN_NS);
         bool waits = sent() == before;
 
         post_recv(&end, 0, 0, LENGTH);
-        if (next == ANSWERS) {
+        if (next == ANSWERS || next == WOKEN_ANSWERS) {
             post_send(&end, 1, 0, LENGTH, IBV_SEND_SIGNALED);
             waits &= sent() == before + 2;
             expect_wc(end.send_cq, 1, IBV_WC_SUCCESS);
@@ -131,8 +144,9 @@ static void receives(enum next next)
 
         do_send(&end, 0, LENGTH);
         /* Not asked again; the answer may have arrived and been acknowledged. */
-        const bool once = sent() <= before + 1 + (next == ANSWERS);
-        if (next == ANSWERS) {
+        const bool answers = next == ANSWERS || next == WOKEN_ANSWERS;
+        const bool once = sent() <= before + 1 + answers;
+        if (answers) {
             expect_wc(end.recv_cq, 2, IBV_WC_SUCCESS);
             post_recv(&end, 2, 200, LENGTH);
         }
@@ -159,6 +173,16 @@ static void who_goes_to_sleep(void)
 static void who_stops_polling(void)
 {
     receives(STOPS);
+}
+
+static void who_is_woken_and_answers(void)
+{
+    receives(WOKEN_ANSWERS);
+}
+
+static void who_is_woken_and_does_not(void)
+{
+    receives(WOKEN_STOPS);
 }
 
 static void who_polls_again(void)
@@ -406,14 +430,11 @@ static void who_cannot_be_woken(void)
 
 int main(int argc, char **argv)
 {
-    static const struct test tests[] = {TEST(who_answers),
-                                        TEST(who_goes_to_sleep),
-                                        TEST(who_stops_polling),
-                                        TEST(who_polls_again),
-                                        TEST(who_exits),
-                                        TEST(who_polled_once),
-                                        TEST(who_sleeps_after_one_more_poll),
-                                        TEST(who_cannot_be_woken)};
+    static const struct test tests[] = {
+        TEST(who_answers),        TEST(who_goes_to_sleep),        TEST(who_stops_polling),
+        TEST(who_polls_again),    TEST(who_is_woken_and_answers), TEST(who_is_woken_and_does_not),
+        TEST(who_exits),          TEST(who_polled_once),          TEST(who_sleeps_after_one_more_poll),
+        TEST(who_cannot_be_woken)};
 
     setenv("SOFTDEV_WIRE", "only", 1); /* before the device is opened */
     return test_main(argc, argv, tests, sizeof tests / sizeof *tests);

@@ -225,6 +225,45 @@ static void writes_of_one_packet(void)
     CHECK_EQ(one.ask.head, 1);
 }
 
+/* The peer shows that it is a softdev device while a WRITE is under way: that one is repeated as it was. */
+static void writes_under_way_stay_whole(void)
+{
+    quiet_pair(1024);
+    post(IBV_WR_RDMA_WRITE, 3000, 64, RKEY);
+    request_of(&one.ask);
+    one.ask.singly = true;
+    post(IBV_WR_RDMA_WRITE, 2000, 64, RKEY);
+    CHECK_EQ(request_of(&one.ask).packet.opcode, ROCE_WRITE_MIDDLE);
+    CHECK_EQ(request_of(&one.ask).packet.opcode, ROCE_WRITE_LAST);
+    CHECK_EQ(request_of(&one.ask).packet.opcode, ROCE_WRITE_ONLY);
+    const struct roce_packet again = {
+        .opcode = ROCE_ACK, .psn = 101, .syndrome = ROCE_AETH_NAK | ROCE_NAK_SEQUENCE};
+    roce_ask_take(&one.ask, &again, now);
+    CHECK_EQ(request_of(&one.ask).packet.opcode, ROCE_WRITE_MIDDLE);
+}
+
+/* How many of that many packets of one WRITE ask for an acknowledgement. */
+static int asked(uint32_t window, int packets)
+{
+    int found = 0;
+
+    quiet_pair(1024);
+    one.ask.window = window;
+    post(IBV_WR_RDMA_WRITE, (uint32_t)packets * 1024, 0, RKEY);
+    for (int i = 0; i < packets; i++)
+        found += request_of(&one.ask).packet.ack_request;
+    return found;
+}
+
+/* An acknowledgement costs both ends a system call: two in a window, and one at the end. */
+static void acknowledgements_for_half_a_window(void)
+{
+    CHECK_EQ(asked(ROCE_WINDOW_FIRST, 63), 1);
+    CHECK_EQ(asked(ROCE_WINDOW_FIRST, 100), 2);
+    CHECK_EQ(asked(1024, 400), 4); /* but the program learns before that what has arrived */
+    CHECK_EQ(asked(48, 40), 2);    /* a short window is no reason for more */
+}
+
 /* After losing the middle of a READ response, the requester asks for the rest, and only that. */
 static void rest_of_a_read(void)
 {
@@ -370,5 +409,6 @@ static void nonsense(void)
 
 TEST_MAIN(TEST(timeouts_end), TEST(standing_still_is_not_waiting), TEST(refusals_are_signs_of_life),
           TEST(receiver_not_ready), TEST(bad_keys), TEST(gap_in_the_middle), TEST(writes_of_one_packet),
-          TEST(rest_of_a_read), TEST(atomic_is_replayed), TEST(atomics_are_not_acknowledged),
-          TEST(too_many_fetches), TEST(nonsense))
+          TEST(writes_under_way_stay_whole), TEST(acknowledgements_for_half_a_window), TEST(rest_of_a_read),
+          TEST(atomic_is_replayed), TEST(atomics_are_not_acknowledged), TEST(too_many_fetches),
+          TEST(nonsense))

@@ -168,6 +168,43 @@ static void hands_over_to_polls_that_are_kept_out(void)
     CHECK(!roce_watch_hand_over()); /* the polling thread sleeps */
 }
 
+/* The progress thread meets a poll: whether it leaves packets to the program. */
+static void leaves_packets_to_who_is_awake(void)
+{
+    fresh();
+    do_polls(AWAKE - 1, true); /* one that is about to sleep looks once more, or twice */
+    CHECK(!roce_watch_program_awake());
+    CHECK(!roce_watch_leave());
+    CHECK(!roce_watch_stopped());
+    do_polls(1, true);
+    CHECK(roce_watch_program_awake());
+    CHECK(roce_watch_leave());
+    CHECK(!watched);
+    CHECK_EQ(wanted, now + MS);
+    CHECK(roce_watch_leave()); /* as it is */
+
+    CHECK(roce_watch_sleeps());
+    CHECK(watched);
+    CHECK(!roce_watch_program_awake());
+    CHECK(!roce_watch_leave());
+    CHECK(watched);
+
+    do_polls(AWAKE, false);
+    crossed = true; /* it goes to sleep just then */
+    CHECK(roce_watch_leave());
+    CHECK(!crossed);
+    CHECK(watched);
+
+    do_polls(AWAKE, false);
+    CHECK(roce_watch_leave());
+    now += MS;
+    roce_watch_ask();
+    now += MS;
+    CHECK(roce_watch_ask()); /* it sleeps without saying so: for two intervals of the timer at most */
+    CHECK(roce_watch_sleeps());
+    CHECK(watched);
+}
+
 /* The thread that made these polls sleeps by now: only the timer would have woken it. */
 static void watches_again_if_crossed_by_a_sleeper(void)
 {
@@ -217,7 +254,10 @@ static void *progress_thread(void *unused)
     for (unsigned int i = 0; i < ROUNDS; i++) {
         meet(2 * i + 1);
         for (unsigned int k = 1; !atomic_load(&asleep); k++) {
-            roce_watch_hand_over();
+            if (k % 2)
+                roce_watch_hand_over();
+            else
+                roce_watch_leave();
             if (roce_watch_stopped() && roce_watch_ask())
                 roce_watch_sleeps();
             let_others(k);
@@ -254,5 +294,6 @@ static void nobody_sleeps_unwatched(void)
 }
 
 TEST_MAIN(TEST(stops_for_who_polls), TEST(not_for_a_poll_now_and_then), TEST(asks_whether_he_still_polls),
-          TEST(hands_over_to_polls_that_are_kept_out), TEST(watches_again_if_crossed_by_a_sleeper),
-          TEST(watches_as_soon_as_there_is_memory), TEST(nobody_sleeps_unwatched))
+          TEST(hands_over_to_polls_that_are_kept_out), TEST(leaves_packets_to_who_is_awake),
+          TEST(watches_again_if_crossed_by_a_sleeper), TEST(watches_as_soon_as_there_is_memory),
+          TEST(nobody_sleeps_unwatched))
