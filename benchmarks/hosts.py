@@ -37,6 +37,8 @@ COLUMNS = (
     ("64 KiB there and back, us", ("roundtrip", "65536"), "p50_us", 1),
     ("1 MiB sends, MB/s", ("throughput",), "gigabytes_per_second", 1000),
 )
+#: Of each column: how many times as good as TCP the better of aiordma's streams is to be.
+GOALS = (2.0, 1.0, 1.5)
 #: Of a key: what both ends spend.
 CPU = {
     "p50_us": ("client_cpu_us", "server_cpu_us"),
@@ -68,6 +70,21 @@ def _cell(summary: Summary, peer: str, base: str, keys: Sequence[str], key: str,
     return f"{text}; CPU {cpu}"
 
 
+def _goals(summary: Summary) -> list[list[str]]:
+    ours, rows = [peer for peer in STREAMS if "hybrid" in peer], []
+    for (title, keys, key, by), goal in zip(COLUMNS, GOALS, strict=True):
+        theirs = summary.value(STREAMS[0], *keys, key)
+        found = [value for peer in ours if (value := summary.value(peer, *keys, key))]
+        if not theirs or not found:
+            rows.append([title, f"{goal:g}x", "not measured", "-"])
+            continue
+        best = min(found) if key == "p50_us" else max(found)
+        factor = theirs / best if key == "p50_us" else best / theirs
+        measured = f"{factor:.2f}x ({best * by:,.0f} against {theirs * by:,.0f})"
+        rows.append([title, f"{goal:g}x", measured, "yes" if factor >= goal else "**no**"])
+    return rows
+
+
 def tables(results: dict[str, Any]) -> str:
     """Markdown."""
     summary = Summary(results)
@@ -85,6 +102,7 @@ def tables(results: dict[str, Any]) -> str:
         table(["", *(title for title, *_ in COLUMNS)], streams),
         table(["", "64 B call, us", "64 in flight, /s", "4 KiB call, us", "64 in flight, /s"], calls),
     ]
+    parts.insert(1, table(["to uvloop TCP", "goal", "measured", "reached"], _goals(summary)))
     parts += [f"* not measured: {title}: {'; '.join(said)}" for title, said in summary.problems().items()]
     return "\n".join(parts) + "\n"
 

@@ -226,12 +226,40 @@ def test_two_hosts_are_measured() -> None:
     except NoNamespacesError as error:
         pytest.skip(str(error))
     summary = Summary(results)
+    # What aiordma's peers measure by TCP is a failure, so these have gone by the wire.
+    assert summary.problems() == {}
     for peer in hosts.STREAMS:
-        # What aiordma's peers measure by TCP is a failure, so these have gone by the wire.
-        for keys in (("roundtrip", "65536", "p50_us"), ("throughput", "gigabytes_per_second")):
-            assert summary.value(peer, *keys) or summary.problems(), (peer, keys)
+        for _, keys, key, _ in hosts.COLUMNS:
+            assert summary.value(peer, *keys, key), (peer, keys)
+            # What it says an operation costs has both ends in it.
+            assert all(summary.value(peer, *keys, each) for each in hosts.CPU[key]), (peer, keys)
+    for peer in hosts.CALLS:
+        assert summary.value(peer, "calls", "64", "per_second"), peer
     text = hosts.tables(results)
+    assert "not measured" not in text
     assert all(summary.title(peer) in text for peer in (*hosts.STREAMS, *hosts.CALLS))
+
+
+def test_hosts_are_judged_by_their_goals() -> None:
+    """By the better of the streams as they are by default; events only does not count."""
+
+    def peer(name: str, micro: float, rate: float) -> dict[str, object]:
+        work = {"roundtrip": {"64": {"p50_us": micro}, "65536": {"p50_us": micro}}}
+        found = {**work, "throughput": {"gigabytes_per_second": rate}}
+        return {"title": name, "ours": True, "rounds": [{"results": found, "errors": {}}]}
+
+    times = (
+        ("tcp-uvloop", 60.0, 1.0),
+        ("writer-hybrid-uvloop", 70.0, 1.2),
+        ("stream-hybrid-uvloop", 40.0, 1.6),
+    )
+    peers = {name: peer(name, *rest) for name, *rest in (*times, ("writer-events-uvloop", 10.0, 9.0))}
+    text = hosts.tables({"mtu": 1500, "peers": peers})
+    assert "| 64 B there and back, us | 2x | 1.50x (40 against 60) | **no** |" in text
+    assert "| 64 KiB there and back, us | 1x | 1.50x (40 against 60) | yes |" in text
+    assert "| 1 MiB sends, MB/s | 1.5x | 1.60x (1,600 against 1,000) | yes |" in text
+    del peers["tcp-uvloop"]["rounds"][:]  # type: ignore[attr-defined]
+    assert "| 1 MiB sends, MB/s | 1.5x | not measured | - |" in hosts.tables({"mtu": 1500, "peers": peers})
 
 
 @pytest.mark.slow
