@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import waiting
+from .goals import goals_table
 from .markdown import number, table
 from .summary import Summary
 from .targets import verdicts
@@ -47,6 +48,8 @@ def markdown(results: dict[str, Any]) -> str:
     """A section for each kind of work that was measured."""
     summary = Summary(results)
     parts = [_machine(results), "## Targets\n", _targets(summary)]
+    if any(summary.peers(workload) for workload in ("throughput", "calls")):
+        parts += ["## Goals\n", goals_table(summary)]
     for workload, title, note, show in _SECTIONS:
         if summary.peers(workload) or (workload == "wire" and "wire" in results):
             parts += [f"## {title}\n", note, show(summary)]

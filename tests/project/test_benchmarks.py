@@ -9,6 +9,7 @@ import pytest
 
 from aiordma.measure.samples import percentile
 from benchmarks import crowd, hosts, stations, wire
+from benchmarks.goals import goals
 from benchmarks.offered import offered
 from benchmarks.peers import PEERS, Peer
 from benchmarks.report import markdown
@@ -185,6 +186,26 @@ def test_a_target_is_judged_by_medians() -> None:
     found = list(verdicts(Summary(_made_up(stream_hybrid_asyncio=2.0, tcp_uvloop=29.0))))
     assert found[0].reached is False
     assert {verdict.reached for verdict in found[1:]} == {None}
+
+
+def test_goals_say_what_bounds_those_that_are_missed() -> None:
+    times = {
+        "stream_hybrid_uvloop": 2.0,
+        "tcp_uvloop": 90.0,
+        "stream_events_uvloop": 60.0,
+        "unix_uvloop": 66.0,
+    }
+    found = {goal.work: goal for goal in goals(Summary(_made_up(**times)))}
+    # The medians are twice as long.
+    awake, tcp = found["64 B round trip"], found["64 B round trip, to uvloop TCP"]
+    assert (awake.reached, awake.measured) == (False, "4 us")
+    assert (tcp.reached, tcp.measured, tcp.bound) == (True, "45x", "")
+    asleep = found["64 B round trip, events only, to uvloop Unix"]
+    assert (asleep.reached, asleep.measured) == (False, "1.1x")
+    assert awake.bound
+    assert asleep.bound
+    assert found["1 MiB sends, to one memcpy"].measured == "not measured"
+    assert {goal.reached for goal in found.values() if goal.measured == "not measured"} == {None}
 
 
 def test_the_wire_is_judged_by_medians() -> None:
