@@ -23,7 +23,7 @@ class QpCache:
 
     def __init__(self, engine: EngineView, link_completions: int) -> None:
         self._engine, self._link_completions = engine, link_completions
-        #: Links that the completion queue has room for.
+        #: Links that the completion queue has room for; for more, it grows.
         self.limit = engine.cq.depth // link_completions
         self.parked: list[LinkParts] = []
 
@@ -33,9 +33,20 @@ class QpCache:
         :param links: how many the engine has.
         :raises NegotiationError: that is the limit.
         """
-        if links >= self.limit:
+        if links >= self.limit and not self._grow():
             raise NegotiationError(Code.LIMIT_REACHED, f"{self.limit} links on one event loop")
         return self.parked.pop() if self.parked else LinkParts(self._engine)
+
+    def _grow(self) -> bool:
+        """Make the completion queue longer. It is short at first: its entries are used in turn, and a long one
+        does not stay in the CPU's cache.
+        """
+        cq, share = self._engine.cq, self._link_completions
+        before, need = cq.depth, cq.depth // share + 1
+        if not cq.grow(max(2 * before, need * share)):
+            return False
+        self.limit += cq.depth // share - before // share
+        return True
 
     def prepare(self) -> None:
         """Make the parts of the engine's first link while its peer is waited for: 0.2 ms. They stay parked if
@@ -63,7 +74,7 @@ class QpCache:
         :raises NegotiationError: not enough room.
         """
         share = -(-completions // self._link_completions)
-        if self.limit - share < links:
+        if self.limit - share < links and not (self._grow() and self.limit - share >= links):
             raise NegotiationError(Code.LIMIT_REACHED, "the completion queue of this event loop is full")
         self.limit -= share
         return share

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any
 
+from ..errors import NegotiationError
 from .device import Backend, translated
 from .lifetime import protect
+
+_RESIZE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 
 
 class CompletionQueue:
@@ -45,6 +49,17 @@ class CompletionQueue:
         self.cq_pointer: int = api.pointers.cq_pointer(self.cq)
         self.channel_pointer: int = api.pointers.comp_channel_pointer(self.channel)
         self._closed = False
+
+    def grow(self, depth: int) -> bool:
+        """Ask the device for so many entries. False: it has no more, or cannot change them."""
+        backend, before = self._backend, self.depth
+        try:
+            resize = _RESIZE(backend.symbol("ibv_resize_cq"))
+        except NegotiationError:
+            return False
+        if not resize(self.cq_pointer, min(depth, backend.limits.max_cqe)):
+            self.depth = backend.binding.pointers.cq_depth(self.cq)
+        return self.depth > before
 
     def close(self) -> None:
         """Destroy the CQ, then the channel. Idempotent; nothing in a forked child.
