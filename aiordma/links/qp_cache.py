@@ -38,7 +38,7 @@ class QpCache:
         return self.parked.pop() if self.parked else LinkParts(self._engine)
 
     def _grow(self) -> bool:
-        """Make the completion queue longer. It is short at first: its entries are used in turn, and a long one
+        """Make the completion queue longer. It is short at first: entries are used in turn, and a long one
         does not stay in the CPU's cache.
         """
         cq, share = self._engine.cq, self._link_completions

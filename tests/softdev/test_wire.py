@@ -361,3 +361,64 @@ def test_stream_stays_on_tcp(hosts: tuple[Host, Host]) -> None:
     assert said.startswith("tcp tcp")
     assert "different network namespaces" in said
     assert "SOFTDEV_WIRE=auto" in said
+
+
+ECHO = """
+    import anyio, aiordma
+    async def serve(stream):
+        async with stream:
+            async for chunk in stream:
+                await stream.send(chunk)
+    async def main():
+        async with await aiordma.listen("0.0.0.0", 18601) as listener:
+            print("listening", flush=True)
+            await listener.serve(serve)
+    anyio.run(main)
+"""
+STOPS_IT = """
+    import os, signal, sys, anyio, aiordma
+    host, server, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    async def ask(stream):
+        await stream.send(b"question")
+        assert await stream.receive() == b"question"
+    async def main():
+        async with await aiordma.connect(host, 18601, mode="rdma") as stream:
+            await ask(stream)
+            os.kill(server, signal.SIGSTOP)
+            try:
+                await stream.send(b"question")
+                await anyio.sleep(seconds)
+            finally:
+                os.kill(server, signal.SIGCONT)
+            assert await stream.receive() == b"question"
+            await ask(stream)
+            print(stream.path)
+    anyio.run(main)
+"""
+
+
+def test_a_peer_that_gets_no_cpu(hosts: tuple[Host, Host]) -> None:
+    """For longer than its queue pair's timeouts: it was given up after 2.2 s, and is for ten now."""
+    environ = os.environ | {"AIORDMA_DEVICE": "soft", "SOFTDEV_WIRE": "auto"}
+    with subprocess.Popen(
+        hosts[0].command(sys.executable, "-c", textwrap.dedent(ECHO)),
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "listening\n"
+            words = (textwrap.dedent(STOPS_IT), hosts[0].address, str(server.pid), "6")
+            client = subprocess.run(
+                hosts[1].command(sys.executable, "-c", *words),
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+            assert client.returncode == 0, client.stderr
+        finally:
+            server.kill()
+    assert client.stdout == "rdma\n"

@@ -19,8 +19,8 @@ static const uint64_t living_ns = 10000000000;
 
 /*
  * An adapter answers at once or never. Here a process answers, and it may wait for a CPU, or stand still with its
- * machine. So the peer gets the longest time that the specification allows (9.7.6.1.3), four times the shortest. On
- * this host the device can check whether the process still exists.
+ * machine. So the peer gets the longest time that the specification allows (9.7.6.1.3), four times the shortest, and a
+ * softdev device that has answered before as long as one of this host, whose process the device can look for.
  */
 static uint64_t patience(void *owner, uint64_t shortest_ns)
 {
@@ -28,9 +28,9 @@ static uint64_t patience(void *owner, uint64_t shortest_ns)
 	const uint32_t slot = w->ask.qpn >> SOFT_QPN_INDEX_BITS;
 	const uint64_t longer = shortest_ns * LONGER;
 
-	if (!w->route.here)
+	if (!w->route.here && atomic_load_explicit(&w->peer, memory_order_relaxed) != ROCE_OURS)
 		return longer;
-	if (slot == soft_proc.slot || !soft_slot_taken(slot))
+	if (w->route.here && (slot == soft_proc.slot || !soft_slot_taken(slot)))
 		return shortest_ns;
 	return longer > living_ns ? longer : living_ns;
 }
