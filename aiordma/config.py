@@ -205,6 +205,13 @@ class Config(Constants):
         "enterprise ids that are offered to kernels, and accepted from them (smcr ueid add); "
         "*: servers accept others, too",
     )
+    smcr_strict: int = _number(
+        0,
+        (0, 1),
+        "1: where the TCP option is set up, a peer that does not send it counts as plain TCP, before the "
+        "first byte: for networks in which every host of aiordma's is set up",
+        online=False,
+    )
     busy_poll_us: int | None = _number(
         None,
         (0, 1_000_000),

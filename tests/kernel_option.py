@@ -8,6 +8,7 @@ import pytest
 
 from aiordma.links.smcr import peers
 from aiordma.negotiation import smc_option
+from aiordma.negotiation.sockops import SynAnswer
 from aiordma.proto.syn_option import SynOption
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class Options:
     def __init__(self) -> None:
         self.said: SynOption | None = SynOption()
         self.lost = False
+        #: The kernel's program has seen the SYNs.
+        self.sent = True
         self.wanted: set[int] = set()
         #: Ports of sockets that have asked for an answer to clients.
         self.listening: list[int] = []
@@ -32,11 +35,11 @@ class Options:
             self.listening.append(port)
         self.wanted.add(sock.fileno())
 
-    def answer(self, sock: socket.socket) -> SynOption | None:
+    def answer(self, sock: socket.socket) -> SynAnswer:
         self.wanted.remove(sock.fileno())
         if self.lost:
             raise FileNotFoundError
-        return self.said
+        return SynAnswer(self.sent, self.said)
 
     def forget(self, sock: socket.socket) -> None:
         self.wanted.remove(sock.fileno())

@@ -22,12 +22,13 @@ from .client import ClientNegotiation, PlainPeerFound
 from .dialogue import NegotiationResult
 from .engine import find_engine
 from .kernel_peer import connect_kernel
-from .peer_cache import Peer, only_seems_near
+from .peer_cache import Peer, announces_itself, only_seems_near
 from .tcp_connect import connect_tcp, resolve
 
 if TYPE_CHECKING:
     import socket
 
+    from ..proto.syn_option import SynOption
     from ..wake.base import Waker
     from .clc_io import Carrier
     from .engine import Engine
@@ -44,6 +45,7 @@ _STALLED_S = 0.25
 #: Nor is one that took longer than this to a server that seems to be of this host and is none that has
 #: announced itself, as behind a forwarder: it may take the client for a silent one of its own host.
 _NEAR_STALLED_S = 0.025
+_NO_OPTION = "its SYN-ACK does not have SMC's TCP option"
 
 
 @uninterrupted
@@ -97,8 +99,9 @@ class _Attempt:
         self.waker, self._candidates, self._options, self._kind = waker, candidates, options, kind
         #: A TCP connection that is open and unused.
         self._spare = spare
-        #: The SYN-ACK of that connection says that the server is aiordma.
-        self._is_aiordma = False
+        #: The SYN of that connection has asked, and what the SYN-ACK says; None: nothing.
+        self._asked: smc_option.Question | None = None
+        self._said: SynOption | None = None
 
     def close(self) -> None:
         """Close what was not used."""
@@ -123,7 +126,7 @@ class _Attempt:
         # A server of this host may wait for what this client will say.
         ports = arrive(self._candidates)
         try:
-            opened = await self._open_early(engine) or await self._ask_for_kernel(engine)
+            opened = await self._open_early(engine) or await self._by_option(engine)
             if opened is not None:
                 return opened
             if mode == "rdma":
@@ -131,7 +134,8 @@ class _Attempt:
                 return await ClientNegotiation(carrier, self._options, self._kind, engine).run()
             options = self._options
             peer = Peer(host, port, options.config, self._candidates, tls=options.tls is not None)
-            peer.is_aiordma = self._is_aiordma
+            # An echo of this end's own option says nothing.
+            peer.is_aiordma = self._said is not None and self._said.in_answer
             async with peer.known():
                 return await self._negotiate_or_fall_back(engine, peer)
         finally:
@@ -163,6 +167,9 @@ class _Attempt:
         await self._give_way()
         now = self.waker.now
         began = now()
+        await self._ask()
+        if self._is_kernel or self._is_plain:
+            return None  # it has become another one
         sock = await self._connect_tcp()
         took, patience = now() - began, self._options.config.server_first_wait_ms / 2000 or _STALLED_S
         if took > patience or (took > _NEAR_STALLED_S and only_seems_near(self._candidates)):
@@ -190,28 +197,48 @@ class _Attempt:
         else:
             await waker.checkpoint()
 
-    # ---- with a kernel's SMC-R
+    # ---- by the TCP option
 
-    async def _ask_for_kernel(self, engine: Engine) -> NegotiationResult | None:
-        """Connect with a SYN that asks, where this host is set up for it, and negotiate with a server whose
-        SYN-ACK says that it is a kernel; None: it is none, and the rest decides as ever."""
+    async def _ask(self) -> None:
+        """Connect with a SYN that asks, where this host is set up for it. The connection is the spare one."""
         options = smc_option.may_be_used(self._options, self._kind)
         if options is None or self._spare is not None:
-            return None
+            return
         question = smc_option.Question(options)
         sock = await connect_tcp(self._candidates, self._options.local_host, question)
         try:
-            answer = question.answer(sock)
+            self._said = question.answer(sock)
         except OSError:  # whether the server waits for CLC is not known any more
             sock.close()
+        else:
+            self._spare, self._asked = sock, question
+
+    async def _by_option(self, engine: Engine) -> NegotiationResult | None:
+        """What the SYN-ACK alone decides; None: the rest decides as ever."""
+        await self._ask()
+        if self._is_kernel:
+            return await self._with_kernel(engine)
+        if not self._is_plain:
             return None
-        if answer is None or answer.is_aiordma:
-            # An echo of this end's own option says nothing.
-            self._is_aiordma = answer is not None and answer.in_answer
-            self._spare = sock
-            return None
+        if self._options.mode == "rdma":
+            raise NegotiationError(Code.PLAIN_TCP_PEER, _NO_OPTION)
+        return _plain(await self._connect(), FallbackReason.of_local(Code.PLAIN_TCP_PEER, _NO_OPTION))
+
+    @property
+    def _is_kernel(self) -> bool:
+        return self._said is not None and not self._said.is_aiordma
+
+    @property
+    def _is_plain(self) -> bool:
+        """No option came back where all that negotiate send it, and nothing else says that it does."""
+        asked, strict = self._asked, self._options.config.smcr_strict
+        if asked is None or not asked.unanswered or not strict:
+            return False
+        return not announces_itself(self._candidates)
+
+    async def _with_kernel(self, engine: Engine) -> NegotiationResult:
         try:
-            return await connect_kernel(sock, self._options, engine)
+            return await connect_kernel(await self._connect_tcp(), self._options, engine)
         except PlainPeerFound as found:
             if self._options.mode == "rdma":
                 raise NegotiationError(Code.PLAIN_TCP_PEER, found.text) from None

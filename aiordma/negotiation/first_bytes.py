@@ -36,8 +36,13 @@ _MAPPED = "::ffff:"
 class FirstBytes:
     """The first bytes of one client."""
 
-    def __init__(self, io: ClcIO, options: PathOptions, *, announced: bool = False) -> None:
-        """:param announced: the client has said that CLC will come."""
+    def __init__(
+        self, io: ClcIO, options: PathOptions, *, announced: bool = False, is_plain: bool = False
+    ) -> None:
+        """:param announced: the client has said that CLC will come.
+        :param is_plain: it has not, and would have. It is waited for only if it is of this host, and says so
+            there.
+        """
         self._io = io
         patient = announced or options.mode == "rdma"
         silent_s = options.config.server_first_wait_ms / 1000
@@ -48,7 +53,7 @@ class FirstBytes:
         self._deadline = began + silent_s
         #: When to look whether anything of a client of this host is to be expected.
         self._look_at = began + _NEAR_S if not patient and _is_near(io) else math.inf
-        self._late = False
+        self._late = is_plain and not patient and not (_is_near(io) and self._is_expected())
         self._seen = 0
 
     async def are_clc(self) -> bool | None:
@@ -91,14 +96,16 @@ class FirstBytes:
     def _expect(self) -> None:
         """The client is of this host, and silent: it is a plain one if none has said that it will speak."""
         now = self._io.now()
-        try:
-            expected = is_expected(self._io.local[1])
-        except OSError:
-            expected = True
-        if expected:
+        if self._is_expected():
             self._look_at = now + _LOOK_AGAIN_S
         else:
             self._look_at, self._deadline = math.inf, min(self._deadline, now + _ARRIVES_S)
+
+    def _is_expected(self) -> bool:
+        try:
+            return is_expected(self._io.local[1])
+        except OSError:
+            return True
 
     def _is_all(self) -> bool:
         """Whether the peer has finished, so that nothing will follow what is there."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Peer",
     "announce",
+    "announces_itself",
     "ask_alone",
     "forget",
     "head_start_s",
@@ -208,6 +209,11 @@ def only_seems_near(candidates: list[Candidate]) -> bool:
     return _is_of_this_host(candidates) and not is_announced(candidates[0][1][1])
 
 
+def announces_itself(candidates: list[Candidate]) -> bool:
+    """Whether a listener on this host says that it negotiates, at a server's address."""
+    return _is_of_this_host(candidates) and is_announced(candidates[0][1][1])
+
+
 def _is_of_this_host(candidates: list[Candidate]) -> bool:
     return any(is_address_of_this_host(address[0]) for _, address in candidates)
 
@@ -241,7 +247,7 @@ class Peer:
     @property
     def is_announced(self) -> bool:
         """Whether a listener on this host says that it negotiates."""
-        return _is_of_this_host(self._candidates) and is_announced(self._candidates[0][1][1])
+        return announces_itself(self._candidates)
 
     def known(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Around a connection attempt: see :func:`ask_alone`."""

@@ -42,6 +42,8 @@ class Answer(enum.Enum):
     """It closed the connection without a word: a plain one, or one that is just being started anew."""
     SILENT = enum.auto()
     """It did not answer in time: a plain one, or one that is busy."""
+    NO_OPTION = enum.auto()
+    """Its SYN-ACK does not have SMC's TCP option, which each server has that negotiates (``smcr_strict``)."""
     UNREACHABLE = enum.auto()
     """There was no connection to ask on."""
 
@@ -69,8 +71,10 @@ def ask(addresses: Iterable[tuple[int, Any]], milliseconds: int) -> Answer:
                 option = None if asked is None else asked.answer(sock)
             except OSError:  # whether it waits for CLC is not known any more
                 return Answer.UNREACHABLE
-            if option is not None and not option.is_aiordma:
-                return Answer.NEGOTIATES  # a kernel, whose program never sees this connection
+            if option is not None and (option.in_answer or not option.is_aiordma):
+                return Answer.NEGOTIATES  # aiordma; or a kernel, whose program never sees this connection
+            if asked is not None and asked.unanswered and _is_strict():
+                return Answer.NO_OPTION
             return _ask_on(sock, head_start_s(sock, milliseconds))
     return Answer.UNREACHABLE
 
@@ -94,6 +98,10 @@ def _by_option(sock: socket.socket) -> Iterator[Question | None]:
         yield asked
     finally:
         asked.withdraw(sock)
+
+
+def _is_strict() -> bool:
+    return (os.environ.get("AIORDMA_SMCR_STRICT") or "0").strip() == "1"
 
 
 def question() -> bytes:

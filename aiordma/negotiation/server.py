@@ -21,6 +21,7 @@ from .engine import ServerContact, find_engine
 from .first_bytes import FirstBytes
 from .kernel_peer import accept_kernel, decline_kernel
 from .last_step import LastStep
+from .smc_option import Asker
 
 if TYPE_CHECKING:
     import socket
@@ -63,13 +64,14 @@ async def negotiate_accepted(
     :raises NegotiationError: the negotiation failed; or mode "rdma", and RDMA cannot be used. The connection
         is closed.
     """
-    from_kernel = smc_option.has_asked(sock, options, kind)
-    if from_kernel and await _begins_with_clc(sock, options):
+    asker = smc_option.asker_of(sock, options, kind)
+    if asker is Asker.KERNEL and await _begins_with_clc(sock, options):
         result = await accept_kernel(sock, options, may_use_rdma)
         connections.enter(wake.current(), result, kind, "server")
         return result
     carrier = await options.begin(sock)
     negotiation = ServerNegotiation(carrier, options, kind, service, may_use_rdma)
+    negotiation.is_plain = asker is Asker.NONE and bool(options.config.smcr_strict)
     try:
         result = await negotiation.run()
     except OSError:  # a NegotiationError is one, too
@@ -90,7 +92,7 @@ async def keep_plain(
         caller's then, and this function's else.
     :raises OSError: the connection broke.
     """
-    if not smc_option.has_asked(sock, options, 0) or not await _begins_with_clc(sock, options):
+    if smc_option.asker_of(sock, options, 0) is not Asker.KERNEL or not await _begins_with_clc(sock, options):
         return None
     result = await decline_kernel(sock, options, error)
     connections.enter(wake.current(), result, 0, "server")
@@ -122,9 +124,11 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
         super().__init__(carrier, options, kind)
         self._service = service
         self._may_use_rdma = may_use_rdma
+        #: A client that would negotiate would have said so in its SYN.
+        self.is_plain = False
 
     async def begin(self) -> None:
-        verdict = await FirstBytes(self.io, self.options).are_clc()
+        verdict = await FirstBytes(self.io, self.options, is_plain=self.is_plain).are_clc()
         if verdict:
             self.handshake = ServerHandshake(self.options.timeouts(), self.io.now())
         else:

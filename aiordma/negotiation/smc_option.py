@@ -7,6 +7,7 @@ anything: not for a connection, and once for a process whether the map is there.
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import logging
 import socket
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TCP_SAVE_SYN",
+    "Asker",
     "Question",
-    "has_asked",
+    "asker_of",
     "in_syn_of",
     "let_ask",
     "may_be_used",
@@ -75,6 +77,8 @@ class Question:
     def __init__(self, options: SynOptions) -> None:
         self._options = options
         self._asking: set[socket.socket] = set()
+        #: The SYN of the connection that was asked for asked, and the SYN-ACK has no option.
+        self.unanswered = False
 
     def ask(self, sock: socket.socket) -> None:
         """Before its ``connect()``."""
@@ -102,7 +106,9 @@ class Question:
         if sock not in self._asking:
             return None
         self._asking.discard(sock)
-        return self._options.answer(sock)
+        was_sent, option = self._options.answer(sock)
+        self.unanswered = was_sent and option is None
+        return option
 
 
 def let_ask(sock: socket.socket, options: PathOptions, kind: int = 0) -> Listening:
@@ -131,18 +137,39 @@ class Listening:
                 self._options.forget(self._sock)
 
 
-def has_asked(sock: socket.socket, options: PathOptions, kind: int) -> bool:
-    """Whether the client of an accepted connection is a kernel's SMC-R that has been answered: it begins with
-    CLC."""
+class Asker(enum.Enum):
+    """The client of an accepted connection, by its SYN."""
+
+    UNKNOWN = enum.auto()
+    """Its SYN was not kept, or no kernel takes part in such connections."""
+    KERNEL = enum.auto()
+    """A kernel's SMC-R that has been answered: it begins with CLC."""
+    AIORDMA = enum.auto()
+    NONE = enum.auto()
+    """It has not asked."""
+
+
+def asker_of(sock: socket.socket, options: PathOptions, kind: int) -> Asker:
+    """Who the client of an accepted connection is. To be asked once: the kernel forgets the SYN then."""
     if may_be_used(options, kind) is None:
-        return False
+        return Asker.UNKNOWN
     try:
-        found = in_syn_of(sock)
+        packet = _syn_of(sock)
     except OSError:
-        return False
-    return found is not None and not found.is_aiordma
+        packet = b""
+    if not packet:
+        return Asker.UNKNOWN
+    found = find_in_packet(packet)
+    if found is None:
+        return Asker.NONE
+    return Asker.AIORDMA if found.is_aiordma else Asker.KERNEL
 
 
 def in_syn_of(sock: socket.socket) -> SynOption | None:
     """The option in the SYN of an accepted connection. :raises OSError: the SYN was not kept."""
-    return find_in_packet(sock.getsockopt(socket.IPPROTO_TCP, _TCP_SAVED_SYN, _SYN_BYTES))
+    return find_in_packet(_syn_of(sock))
+
+
+def _syn_of(sock: socket.socket) -> bytes:
+    """Empty: it was not kept, as of a connection that a SYN cookie has made."""
+    return sock.getsockopt(socket.IPPROTO_TCP, _TCP_SAVED_SYN, _SYN_BYTES)

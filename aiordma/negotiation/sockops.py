@@ -1,7 +1,8 @@
 """The program in the kernel that puts SMC's TCP option into SYNs and SYN-ACKs of ordinary sockets.
 
 A socket takes part when its cookie is in a map before ``connect()`` or ``listen()``: :meth:`SynOptions.want`.
-A client's entry then tells whether the SYN-ACK had the option, and whose: :meth:`SynOptions.answer`. A
+A client's entry then tells whether its SYN had the option, and whether the SYN-ACK had it, and whose:
+:meth:`SynOptions.answer`. A
 listener's SYN-ACKs have it if the SYN had it; whether it had, ``TCP_SAVED_SYN`` shows.
 
 The program is of the kind sockops, assembled here from 8-byte instructions of BPF. To load it and attach it
@@ -16,10 +17,11 @@ import os
 import platform
 import socket
 import struct
+from typing import NamedTuple
 
 from ..proto.syn_option import SynOption, find
 
-__all__ = ["SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
+__all__ = ["SynAnswer", "SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
 
 _NUMBERS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 3, 5, 28
@@ -28,8 +30,9 @@ _PIN, _GET = 6, 7
 _LRU_HASH, _SOCK_OPS, _CGROUP_SOCK_OPS = 9, 13, 3
 _SO_COOKIE = 57
 _MAP_ENTRIES = 65536
-#: In a map's entry: a socket takes part; its SYN-ACK had the option, whose own bytes are in the upper half.
-_WANTED, _ANSWERED = 1, 2
+#: In a map's entry: a socket takes part; its SYN-ACK had the option, whose own bytes are in the upper half;
+#: the program has seen the socket, whose SYN has the option.
+_WANTED, _ANSWERED, _ASKED = 1, 2, 4
 #: aiordma's part of the option that this version sends.
 _OWN_VERSION = 1
 
@@ -157,6 +160,7 @@ def _opt_in(a: _Assembler, map_fd: int) -> None:
     a.address(2, _KEY)
     a.call(_LOOKUP)
     a.jump_if(0, 0, "out")
+    a.add(0x62, 0, 0, 0, _ASKED)  # the entry itself
     _set_callbacks(a, True)
     a.jump("out")
 
@@ -242,6 +246,16 @@ def _named(command: int, path: str, fd: int) -> int:
     return _bpf(command, struct.pack("<QII", ctypes.addressof(name), fd, 0))
 
 
+class SynAnswer(NamedTuple):
+    """What came of a question in a SYN."""
+
+    was_sent: bool
+    """The program has seen it. Otherwise this process is outside of its cgroup, or it is gone, or older than
+    this bit."""
+    option: SynOption | None
+    """What the SYN-ACK has."""
+
+
 class SynOptions:
     """The map: which sockets take part, and what their SYN-ACKs said. Any process that has its descriptor may
     use it.
@@ -259,18 +273,17 @@ class SynOptions:
         """
         self._entry(sock, _MAP_UPDATE, _WANTED)
 
-    def answer(self, sock: socket.socket) -> SynOption | None:
-        """The option of a connected client's SYN-ACK; None: it had none. To be asked once: the socket's entry
-        is gone then.
+    def answer(self, sock: socket.socket) -> SynAnswer:
+        """What a connected client's SYN-ACK says. To be asked once: the socket's entry is gone then.
 
         :raises OSError: the socket was not wanted.
         """
         value = self._entry(sock, _MAP_LOOKUP)
         self.forget(sock)
         if value & 0xFFFF != _ANSWERED:
-            return None
+            return SynAnswer(value == _ASKED, None)
         own = (value >> 16).to_bytes(2, "little")
-        return find(bytes((254, 8)) + SynOption().encode()[2:] + own)
+        return SynAnswer(True, find(bytes((254, 8)) + SynOption().encode()[2:] + own))
 
     def forget(self, sock: socket.socket) -> None:
         """The socket's entry is not needed any more: a listener's from its ``listen()`` on.

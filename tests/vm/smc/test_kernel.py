@@ -103,7 +103,9 @@ class Here:
         sock.bind((HERE, 0))
         self.options.want(sock)
         await asyncio.get_running_loop().sock_connect(sock, (THERE, port))
-        return sock, self.options.answer(sock)
+        was_sent, option = self.options.answer(sock)
+        assert was_sent
+        return sock, option
 
     async def connect(self) -> tuple[RdmaStream, Member]:
         sock, answer = await self.tcp(PORT)
