@@ -44,7 +44,7 @@ from ..negotiation.smc_option import let_ask
 from ..wake.names import getaddrinfo
 from .arguments import check_accepted, check_client, check_limit, check_port, check_server
 from .choice import Choice, abort, info_of, on_own_transport
-from .fallback import Introduction, tcp_info, with_info
+from .fallback import Introduction, handing_over, tcp_info, with_info
 from .given_socket import copy_options, move_into, renew_if_late
 from .own_methods import unpatched
 from .server import RdmaServer, bind_sockets
@@ -267,10 +267,13 @@ async def _tcp_connection(
     own = unpatched(asyncio.get_running_loop())
     transport: asyncio.Transport
     if result is None:
-        transport, _ = await own.create_connection(factory, host, port, **options)
+        given = options.get("sock")
+        with contextlib.nullcontext() if given is None else handing_over(given):
+            transport, _ = await own.create_connection(factory, host, port, **options)
         return transport
     try:
-        transport, _ = await own.create_connection(factory, sock=result.sock)
+        with handing_over(result.sock):
+            transport, _ = await own.create_connection(factory, sock=result.sock)
     except BaseException:
         if result.sock is not options.get("sock"):
             result.sock.close()
@@ -382,7 +385,8 @@ async def connect_accepted_socket(
         return introduction
 
     own = unpatched(asyncio.get_running_loop())
-    await own.connect_accepted_socket(introduce, sock, **options)
+    with handing_over(sock):
+        await own.connect_accepted_socket(introduce, sock, **options)
     assert introduction is not None
     assert introduction.transport is not None
     return introduction.transport, introduction.protocol
@@ -487,7 +491,8 @@ async def _begin_plain(
     own = unpatched(asyncio.get_running_loop())
     try:
         introduction = Introduction(protocols.on_tcp(info), info, server.adopt)
-        await own.connect_accepted_socket(lambda: introduction, connection)
+        with handing_over(connection):
+            await own.connect_accepted_socket(lambda: introduction, connection)
     except BaseException:
         connection.close()
         raise
@@ -504,7 +509,8 @@ async def _begin(protocols: _Protocols, server: RdmaServer, result: NegotiationR
             return
         late_proposal = Code.PLAIN_TCP_PEER if result.silent else None
         introduction = Introduction(protocols.on_tcp(info), info, server.adopt, late_proposal)
-        await unpatched(loop).connect_accepted_socket(lambda: introduction, result.sock)
+        with handing_over(result.sock):
+            await unpatched(loop).connect_accepted_socket(lambda: introduction, result.sock)
     except BaseException:
         abort(result)
         raise

@@ -9,7 +9,9 @@ both loops.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from ..borrowed import ENABLED
@@ -18,7 +20,8 @@ from ..plain import check_plain
 from ..proto import clc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import socket
+    from collections.abc import Callable, Iterator, Mapping
 
     from ..errors import FallbackReason
 
@@ -30,6 +33,31 @@ _HOLD_S = 0.5
 
 #: Names of the extra info about the path of a connection.
 PATH_INFO = ("aiordma.path", "aiordma.fallback_reason", "aiordma.stream")
+
+
+@contextlib.contextmanager
+def handing_over(sock: socket.socket) -> Iterator[None]:
+    """While the loop's own transport takes this socket.
+
+    uvloop takes it after connection_made(). If the protocol has closed the connection there, libuv has closed
+    the descriptor by then, and the socket does not know: at its end it would close that number again, which
+    is another connection's then.
+    """
+    number = sock.fileno()
+    inode = _inode(number)
+    try:
+        yield
+    finally:
+        if sock.fileno() == number and _inode(number) != inode:
+            sock.detach()
+
+
+def _inode(number: int) -> int | None:
+    """Of the socket that has this descriptor; None: nothing has it."""
+    try:
+        return os.fstat(number).st_ino
+    except OSError:
+        return None
 
 
 def tcp_info(reason: FallbackReason | None) -> dict[str, Any]:
