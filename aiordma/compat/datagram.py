@@ -30,6 +30,7 @@ from ..plain import check_plain
 from ..proto.clc import Kind
 from ..wake.ending import note_unclosed
 from ..wake.origin import here
+from .arguments import check_port
 from .flow import FlowControl
 from .server import RdmaServer, bind_sockets
 
@@ -391,6 +392,9 @@ async def create_datagram_endpoint(
 
     Addresses given to `sendto()` must be numbers, as on asyncio's own transports.
     """
+    for address in (local_addr, remote_addr):
+        if address is not None:
+            check_port(address[1])
     loop = asyncio.get_running_loop()
     endpoint = await open_datagram_endpoint(
         local_addr,

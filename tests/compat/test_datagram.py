@@ -349,3 +349,13 @@ async def test_an_endpoint_with_one_peer() -> None:
     assert await protocol.lost is None
     server.close()
     await other.lost
+
+
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+@pytest.mark.parametrize("port", [-1, 65_536, 70_000])
+@pytest.mark.parametrize("which", ["local_addr", "remote_addr"])
+async def test_a_port_that_no_endpoint_has(which: str, port: int, mode: Any) -> None:
+    """As of asyncio's: OverflowError."""
+    create: Any = aiordma.create_datagram_endpoint
+    with pytest.raises(OverflowError):
+        await create(Recorder, **{which: (LOCAL, port)}, mode=mode)
