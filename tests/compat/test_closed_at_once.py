@@ -21,7 +21,7 @@ from aiordma.config import Config
 from aiordma.errors import Code, FallbackReason
 from aiordma.negotiation import peer_cache
 from tests.health import until
-from tests.roles import LOCAL
+from tests.roles import LOCAL, port_of
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ async def served(way: str, plain: socket.socket, **ours: Any) -> Leaves:
         return made[-1]
 
     async with await aiordma.create_server(factory, LOCAL, 0, **ours) as server:
-        with socket.create_connection(server.sockets[0].getsockname()):
+        with socket.create_connection((LOCAL, port_of(server))):
             await until(lambda: bool(made) and made[0].lost)
     return made[0]
 

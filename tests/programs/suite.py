@@ -39,6 +39,7 @@ class Suite:
     drop: list[str] = field(default_factory=list)
     args: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    conftest: str = ""
     server: str | None = None
     proxy: bool = False
     given: str | None = None
@@ -80,6 +81,8 @@ class Suite:
         """What distinguishes one set-up from another."""
         rows = [self.given, self.sdist, self.deb, self.source_of, self.drop, self.needs, _COMMON]
         rows.append(self.interpreter)
+        if self.conftest:
+            rows.append(self.conftest)
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
@@ -118,6 +121,8 @@ def prepare(suite: Suite) -> None:
             _unpack_tests(suite)
         for name in suite.drop:
             shutil.rmtree(suite.source / name)
+        if suite.conftest:
+            (suite.source / "conftest.py").write_text(suite.conftest)
         _run(suite.interpreter, "-m", "venv", "--system-site-packages", str(suite.folder / "venv"))
         _run(
             str(suite.python),

@@ -79,7 +79,7 @@ def symbols(path: Path, *, defined: bool) -> set[str]:
 
 def versions(path: Path) -> set[tuple[str, ...]]:
     """Names and versions of the public verbs functions that the library defines."""
-    found = set()
+    found: set[tuple[str, ...]] = set()
     for line in readelf("--dyn-syms", path).splitlines():
         fields = line.split()
         if len(fields) < 8 or fields[6] == "UND" or "@@" not in fields[7] or "PRIVATE" in fields[7]:
