@@ -430,7 +430,9 @@ struct soft_rx {
 	uint8_t sl;   /* in the completion */
 	uint32_t imm; /* or key to invalidate */
 	uint32_t src_qp;
-	uint32_t length; /* of the whole message; WRITE_WITH_IMM: bytes written */
+	uint32_t length;          /* of the whole message; WRITE_WITH_IMM: bytes written */
+	_Atomic(uint64_t) *acked; /* gets `ack` before the completion is seen; NULL: nothing does */
+	uint64_t ack;
 };
 /* Returns 0, or an enum ibv_wc_status for the requester; adds the responder to after->fail if it must fail. */
 int soft_rx_place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t n, struct soft_after *after);

@@ -92,6 +92,8 @@ int soft_rx_receive_done(struct soft_qp *qp, const struct soft_rx *rx, struct so
 		break;
 	}
 	soft_rq_release(qp);
+	if (rx->acked)
+		atomic_store_explicit(rx->acked, rx->ack, memory_order_release);
 	soft_cq_push(to_cq(qp->qp.recv_cq), &wc, rx->solicited);
 	return 0;
 }

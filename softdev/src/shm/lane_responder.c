@@ -101,6 +101,10 @@ static enum take deliver(struct soft_qp *qp, const struct soft_rec *rec, bool wr
 		.imm = rec->imm,
 		.src_qp = qp->attr.dest_qp_num,
 		.length = in->total,
+		/* The program may answer as soon as it sees the completion, and the answer must not overtake this. */
+		.acked = soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)) ? NULL :
+												      &in->seg->acked,
+		.ack = in->acked + 1,
 	};
 	int status = in->dropping ? 0 : soft_rx_receive_done(qp, &rx, after);
 
