@@ -1,9 +1,10 @@
 # Turns personalities/*.toml into personalities.inc, which src/core/personality.c includes. A file is lines of
 # `name = value`; a value is a number, a text, true or false, and so is C's.
+#
+#   cmake -DOUTPUT=personalities.inc -P read.cmake        by hand; the build calls the function
 function(softdev_personalities directory output)
-  file(GLOB files CONFIGURE_DEPENDS "${directory}/*.toml")
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
-  set(text "/* Made from ${directory}/ by read.cmake. */\n")
+  file(GLOB files "${directory}/*.toml")
+  set(text "/* Made from personalities/ by read.cmake. */\n")
   set(table "")
   foreach(path IN LISTS files)
     get_filename_component(name "${path}" NAME_WE)
@@ -20,5 +21,16 @@ function(softdev_personalities directory output)
   endforeach()
   string(APPEND text "static const struct {\n\tconst char *name;\n\tvoid (*read)(struct soft_personality *p);\n} "
     "NAMES[] = {\n${table}};\n")
-  file(GENERATE OUTPUT "${output}" CONTENT "${text}")
+  # Not written when nothing has changed: what includes it need not be compiled again.
+  if(EXISTS "${output}")
+    file(READ "${output}" before)
+    if(before STREQUAL text)
+      return()
+    endif()
+  endif()
+  file(WRITE "${output}" "${text}")
 endfunction()
+
+if(CMAKE_SCRIPT_MODE_FILE)
+  softdev_personalities("${CMAKE_CURRENT_LIST_DIR}" "${OUTPUT}")
+endif()

@@ -72,8 +72,8 @@ BELONGS_TO = {"aiordma._cq": "datapath"}
 FACADE = "aiordma"
 
 #: Other top-level packages of the wheel, and what of aiordma may import them: their command, and what draws
-#: in the same style. They import nothing of aiordma: networks are planned on machines without RDMA, and a plug-in
-#: is loaded by every run of pytest.
+#: in the same style. They import nothing of aiordma: networks are planned on machines without RDMA, and every
+#: run of pytest loads a plug-in.
 BESIDE = {
     "rocefabric": ("aiordma.cli.fabric", "aiordma.cli.perf.pictures", "aiordma.cli.ping.heat_map"),
     "pytest_softdev": (),

@@ -109,7 +109,8 @@ static int queues_make(struct soft_qp *qp)
 	cap->max_recv_sge = cap->max_recv_sge ? cap->max_recv_sge : 1;
 	/* Adapters have room for inline data where the scatter list stands; rdma_xclient counts on it. */
 	inline_bytes = cap->max_send_sge * (uint32_t)sizeof(struct ibv_sge);
-	inline_bytes = inline_bytes < soft_personality()->max_inline_data ? inline_bytes : soft_personality()->max_inline_data;
+	inline_bytes =
+		inline_bytes < soft_personality()->max_inline_data ? inline_bytes : soft_personality()->max_inline_data;
 	cap->max_inline_data = cap->max_inline_data > inline_bytes ? cap->max_inline_data : inline_bytes;
 	while (size < cap->max_send_wr)
 		size *= 2;

@@ -70,7 +70,10 @@ static int shared_receives(unsigned wr, unsigned sge)
 
 static void limits(enum ibv_qp_type type, unsigned wr, unsigned send_sge, unsigned recv_sge, unsigned inlined)
 {
-    struct ibv_qp_cap most = {.max_send_wr = wr, .max_recv_wr = wr, .max_send_sge = send_sge, .max_recv_sge = recv_sge,
+    struct ibv_qp_cap most = {.max_send_wr = wr,
+                              .max_recv_wr = wr,
+                              .max_send_sge = send_sge,
+                              .max_recv_sge = recv_sge,
                               .max_inline_data = inlined};
     struct ibv_qp_cap cap = most;
 
@@ -167,9 +170,13 @@ static void as_efa(void)
     struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.dgid = b.gid, .hop_limit = 7}};
     struct ibv_ah *ah = ibv_create_ah(a.pd, &to);
     struct ibv_sge sge = end_sge(&a, 0, 8);
-    struct ibv_send_wr wr = {.wr_id = 5, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+    struct ibv_send_wr wr = {.wr_id = 5,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_SEND,
                              .send_flags = IBV_SEND_SIGNALED,
-                             .wr = {.ud = {.ah = ah, .remote_qpn = b.qp->qp_num, .remote_qkey = 0x11111111}}}, *bad;
+                             .wr = {.ud = {.ah = ah, .remote_qpn = b.qp->qp_num, .remote_qkey = 0x11111111}}},
+                       *bad;
 
     CHECK(ah);
     post_recv(&b, 1, 0, 1000);
@@ -222,10 +229,10 @@ static void in_child(const char *name, void (*body)(void))
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-#define PERSONALITY(name)                                                                                              \
-    static void name(void)                                                                                             \
-    {                                                                                                                  \
-        in_child(#name, as_##name);                                                                                    \
+#define PERSONALITY(name)                                                                                    \
+    static void name(void)                                                                                   \
+    {                                                                                                        \
+        in_child(#name, as_##name);                                                                          \
     }
 
 PERSONALITY(soft)
@@ -239,8 +246,8 @@ PERSONALITY(iwarp)
 PERSONALITY(siw)
 PERSONALITY(nobody)
 
-static const struct test tests[] = {TEST(soft),  TEST(mlx5), TEST(irdma), TEST(qedr), TEST(erdma),
-                                    TEST(efa), TEST(rxe),  TEST(iwarp), TEST(siw), TEST(nobody)};
+static const struct test tests[] = {TEST(soft), TEST(mlx5), TEST(irdma), TEST(qedr), TEST(erdma),
+                                    TEST(efa),  TEST(rxe),  TEST(iwarp), TEST(siw),  TEST(nobody)};
 
 int main(int argc, char **argv)
 {
