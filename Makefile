@@ -321,7 +321,7 @@ lint-stubs: install ## the .pyi of compiled modules against the modules
 lint-c: .venv/.apt-lint ## clang-format and clang-tidy
 	@if [ -n "$(C_FILES)" ]; then set -x; clang-format --dry-run -Werror $(C_FILES); fi
 	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: softdev/src/*/*.c"; \
-	  cmake -DOUTPUT=$(CURDIR)/build/tidy/personalities.inc -P softdev/personalities/read.cmake && \
+	  cmake -DOUTPUT=$(CURDIR)/build/tidy/core/personalities.inc -P softdev/personalities/read.cmake && \
 	  printf '%s\n' $(TIDY_FILES) | xargs -P $$(nproc) -n 6 sh -c 'clang-tidy --quiet "$$@" -- \
 	    -std=c11 -D_GNU_SOURCE -Wall -Wextra -Isoftdev/src -Isoftdev/include -Ibuild/tidy' clang-tidy; fi
 

@@ -1,4 +1,4 @@
-# Turns personalities/*.toml into personalities.inc, which src/core/personality.c includes. A file is lines of
+# Turns personalities/*.toml into core/personalities.inc, which src/core/personality.c includes. A file is lines of
 # `name = value`; a value is a number, a text, true or false, and so is C's.
 #
 #   cmake -DOUTPUT=personalities.inc -P read.cmake        by hand; the build calls the function

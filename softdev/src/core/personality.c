@@ -1,6 +1,6 @@
 /*
  * Which personality the device has. The values are those of personalities/NAME.toml, which the build turns into
- * personalities.inc: the function `read_soft` for soft.toml, and so on, and the table NAMES of all of them.
+ * core/personalities.inc: the function `read_soft` for soft.toml, and so on, and the table NAMES of all of them.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "core/core.h"
 
-#include "personalities.inc"
+#include "core/personalities.inc"
 
 static struct soft_personality chosen;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
