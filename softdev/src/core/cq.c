@@ -20,34 +20,34 @@ void soft_chan_wake(struct soft_chan *chan)
 	}
 }
 
-static void chan_notify(struct soft_cq *cq)
+/*
+ * One request for notification yields one event. The request ends and the event is queued under one lock: whoever finds
+ * a CQ of the channel no longer armed finds its event, too (ibv_get_cq_event()).
+ */
+static void fire(struct soft_cq *cq, bool solicited)
 {
 	struct soft_chan *chan = to_chan(cq->cq.channel);
+	const uint64_t ends = solicited ? SOFT_ARM_WANTED : SOFT_ARM_ANY;
+	uint64_t armed = atomic_load_explicit(cq->armed, memory_order_relaxed);
+	bool fired = false;
 
+	if (!(armed & ends))
+		return;
 	soft_lock(&chan->lock);
-	if (!cq->events_queued++) {
+	while (armed & ends) {
+		if (!atomic_compare_exchange_weak(cq->armed, &armed, armed & ~(uint64_t)SOFT_ARM_WANTED))
+			continue;
+		fired = !soft_fault(SOFT_FAULT_EVENT);
+		break;
+	}
+	if (fired && !cq->events_queued++) {
 		cq->event_next = NULL;
 		*chan->tail = cq;
 		chan->tail = &cq->event_next;
 	}
 	soft_unlock(&chan->lock);
-	if (soft_chan_taking != chan)
+	if (fired && soft_chan_taking != chan)
 		soft_chan_wake(chan);
-}
-
-/* One request for notification yields one event. */
-static void fire(struct soft_cq *cq, bool solicited)
-{
-	uint64_t armed = atomic_load_explicit(cq->armed, memory_order_relaxed);
-
-	while (armed & (solicited ? SOFT_ARM_WANTED : SOFT_ARM_ANY)) {
-		if (!atomic_compare_exchange_weak(cq->armed, &armed, armed & ~(uint64_t)SOFT_ARM_WANTED))
-			continue;
-		if (soft_fault(SOFT_FAULT_EVENT))
-			return;
-		chan_notify(cq);
-		return;
-	}
 }
 
 void soft_cq_spend(struct soft_cq *cq)
