@@ -93,7 +93,7 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 	/* Two processes have two links, and the first that ends fails the queue pair, which then takes nothing more. */
 	if (qp->in && (fails || qp->in->link == link)) {
 		bool took = soft_receives(soft_state(qp));
-		soft_in_progress(qp, after); /* handles what was sent; may find that the peer left in good order */
+		soft_in_last_look(qp, after); /* handles what was sent; may find that the peer left in good order */
 		if (qp->in && took)
 			atomic_store(&qp->left_whole, all_done(qp->in));
 		if (qp->in && qp->in->link == link) {

@@ -88,6 +88,8 @@ void soft_door_fire(struct soft_door *door, const _Atomic(uint64_t) *arming, con
 
 /* Handles requests. True: there were some. */
 bool soft_in_progress(struct soft_qp *qp, struct soft_after *after);
+/* The same, when there may be no other look: nothing is left for later. */
+bool soft_in_last_look(struct soft_qp *qp, struct soft_after *after);
 /* Access rights of the QP changed: peers must ask again. */
 void soft_in_rights_changed(struct soft_qp *qp);
 /* The QP stops answering. */

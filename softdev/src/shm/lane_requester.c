@@ -44,7 +44,7 @@ static void uncount(struct soft_qp *qp)
 	if (!qp->out->counted)
 		return;
 	qp->out->counted = false;
-	atomic_fetch_sub_explicit(&to_cq(qp->qp.send_cq)->waiting, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&to_cq(qp->qp.send_cq)->waiting, 1, memory_order_release); /* see complete_sends() */
 }
 
 void soft_out_idle(struct soft_qp *qp)
@@ -530,6 +530,8 @@ bool soft_out_flush(struct soft_qp *qp)
 	return false;
 }
 
+static bool read_acks(struct soft_qp *qp);
+
 bool soft_out_kick(struct soft_qp *qp)
 {
 	struct soft_out *o = qp->out;
@@ -542,7 +544,8 @@ bool soft_out_kick(struct soft_qp *qp)
 		soft_link_kick(o->link);
 		return true;
 	}
-	if (!soft_out_collect_acks(qp) || qp->acked == qp->issued)
+	/* Still counted as waiting: nothing is completed here, and the answer must wait until it is (complete_sends()). */
+	if (!read_acks(qp) || qp->acked == qp->issued)
 		return false;
 	if (o->kicked < qp->issued) {
 		o->kicked = qp->issued;
@@ -554,7 +557,7 @@ bool soft_out_kick(struct soft_qp *qp)
 
 /* ---- acknowledgements and responses ------------------------------------------------------------------ */
 
-bool soft_out_collect_acks(struct soft_qp *qp)
+static bool read_acks(struct soft_qp *qp)
 {
 	struct soft_out *o = qp->out;
 	uint64_t acked = atomic_load(&o->seg->acked);
@@ -566,7 +569,15 @@ bool soft_out_collect_acks(struct soft_qp *qp)
 	if (acked > o->kicked)
 		o->asleep = false; /* the acknowledgement came without a kick */
 	qp->acked = acked;
-	if (acked >= o->wanted && qp->wait != SOFT_WAIT_ROOM)
+	return true;
+}
+
+/* The caller completes what is acknowledged, before it gives sq_lock away. */
+bool soft_out_collect_acks(struct soft_qp *qp)
+{
+	if (!read_acks(qp))
+		return false;
+	if (qp->acked >= qp->out->wanted && qp->wait != SOFT_WAIT_ROOM)
 		uncount(qp);
 	return true;
 }

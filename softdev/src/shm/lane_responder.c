@@ -371,19 +371,23 @@ static enum take take_one(struct soft_qp *qp, const char *at, uint64_t left, uin
 
 /*
  * What the peer sends now may answer what it acknowledged before, and programs free the memory of a request when its
- * answer comes: so the request completes first. The tail was read before. A lock that is taken belongs to a thread that
- * posts or completes already.
+ * answer comes: so the request completes first. The tail was read before. False: another thread has the lock, as it posts
+ * or completes, and the answer must wait for it.
  */
-static void complete_sends(struct soft_qp *qp, struct soft_after *after)
+static bool complete_sends(struct soft_qp *qp, struct soft_after *after)
 {
-	if (!atomic_load_explicit(&to_cq(qp->qp.send_cq)->waiting, memory_order_relaxed) || !soft_trylock(&qp->sq_lock))
-		return;
+	/* None waits: but the thread that has counted the last one may not have completed it, as long as it has the lock. */
+	if (!atomic_load_explicit(&to_cq(qp->qp.send_cq)->waiting, memory_order_acquire))
+		return !atomic_load_explicit(&qp->sq_lock.word, memory_order_acquire);
+	if (!soft_trylock(&qp->sq_lock))
+		return false;
 	if (qp->out && soft_out_collect_acks(qp))
 		soft_sq_retire(qp, after);
 	soft_unlock(&qp->sq_lock);
+	return true;
 }
 
-static void take_all(struct soft_qp *qp, struct soft_after *after)
+static void take_all(struct soft_qp *qp, bool last, struct soft_after *after)
 {
 	struct soft_in *in = qp->in;
 	/* seq_cst: must not be reordered before the caller's store to `armed` or to a door bit (progress.c). */
@@ -393,8 +397,10 @@ static void take_all(struct soft_qp *qp, struct soft_after *after)
 		corrupt(qp, after);
 		return;
 	}
-	if (in->head != tail)
-		complete_sends(qp, after);
+	if (in->head != tail && !complete_sends(qp, after) && !last) {
+		soft_again(to_cq(qp->qp.recv_cq), qp->recv_slot);
+		return;
+	}
 	while (in->head != tail) {
 		uint32_t at = (uint32_t)(in->head & REQ_MASK), size = SOFT_REQ_RING - at;
 		const char *rec = (const char *)in->seg->req + at;
@@ -414,7 +420,7 @@ static void take_all(struct soft_qp *qp, struct soft_after *after)
 	}
 }
 
-bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
+static bool progress(struct soft_qp *qp, bool last, struct soft_after *after)
 {
 	struct soft_in *in = qp->in;
 
@@ -423,7 +429,7 @@ bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 	uint64_t before, head = in->head;
 
 	if (soft_likely(!in->stopped && soft_receives(soft_state(qp))))
-		take_all(qp, after);
+		take_all(qp, last, after);
 	if (in->acked != in->published && soft_fault(SOFT_FAULT_DELAY)) {
 		soft_cq_ring(to_cq(qp->qp.recv_cq), qp->recv_slot); /* not now: at the next check */
 		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
@@ -452,12 +458,22 @@ bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 	return busy;
 }
 
+bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
+{
+	return progress(qp, false, after);
+}
+
+bool soft_in_last_look(struct soft_qp *qp, struct soft_after *after)
+{
+	return progress(qp, true, after);
+}
+
 void soft_in_timeout(struct soft_qp *qp, struct soft_after *after)
 {
 	soft_lock(&qp->rq_lock);
 	uint64_t when = atomic_load(&qp->rnr_deadline_ns);
 	if (qp->in && when && when <= soft_now_ns()) {
-		soft_in_progress(qp, after);
+		soft_in_last_look(qp, after);
 		if (qp->in && !qp->in->stopped && atomic_load(&qp->rnr_deadline_ns) == when) {
 			atomic_store(&qp->rnr_deadline_ns, 0);
 			atomic_store(&qp->starved, false);
