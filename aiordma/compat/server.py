@@ -147,8 +147,7 @@ class RdmaServer(asyncio.AbstractServer):
             await self.start_serving()
         except BaseException:
             if given is not None and self._sockets:
-                self._loop.remove_reader(given.fileno())
-                self._sockets.remove(given)
+                self._acceptor.release(given)
             self.close()
             raise
 

@@ -104,6 +104,12 @@ class Acceptor:
         for sock in self._sockets:
             self._waker.unwatch_fd(sock.fileno())
 
+    def release(self, sock: socket.socket) -> None:
+        """Give up one of the sockets: it is neither watched nor closed any more."""
+        self._sockets.remove(sock)
+        if self.watching:
+            self._waker.unwatch_fd(sock.fileno())
+
     def close(self) -> None:
         """Idempotent."""
         self._closed = True
