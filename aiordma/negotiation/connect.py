@@ -168,7 +168,7 @@ class _Attempt:
         now = self.waker.now
         began = now()
         await self._ask()
-        if self._is_kernel or self._is_plain:
+        if self._asked is not None and (self._is_kernel or self._is_plain):
             return None  # it has become another one
         sock = await self._connect_tcp()
         took, patience = now() - began, self._options.config.server_first_wait_ms / 2000 or _STALLED_S
