@@ -15,17 +15,22 @@ def listens(session: int) -> bool:
 
 
 def members(session: int) -> list[int]:
-    """The processes of a session."""
+    """The processes of a session that have not ended."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
-            if os.getsid(int(name)) == session:
+            if os.getsid(int(name)) == session and not _is_dead(name):
                 found.append(int(name))
         except OSError:
             continue  # it has ended
     return found
+
+
+def _is_dead(pid: str) -> bool:
+    """It has ended, and its parent has not asked for its status yet."""
+    return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[0] in {"Z", "X"}
 
 
 def _sockets(pid: int) -> set[str]:

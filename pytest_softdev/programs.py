@@ -117,6 +117,9 @@ class Program:
                 self._process.wait(_MERCY)
         self.signal(signal.SIGKILL)  # also to children that outlive it
         self._process.wait()
+        deadline = time.monotonic() + _MERCY
+        while members(self.pid) and time.monotonic() < deadline:
+            time.sleep(_STEP)  # the kernel is about to end them
 
     def _until(self, holds: Callable[[], bool], otherwise: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
