@@ -57,6 +57,8 @@ class Acceptor:
         self._closed = False
         #: Connections are accepted as they come.
         self.watching = False
+        #: Their descriptors: a program may close a socket that it gave, which has none then.
+        self._watched: set[int] = set()
 
     def resume(self) -> None:
         """Accept, if the owner has room. Idempotent."""
@@ -64,10 +66,11 @@ class Acceptor:
         if self.watching or self._pause is not None or self._closed or owner is None or not owner.has_room():
             return
         self.watching = True
+        held = owner if self._holds else None
         for sock in self._sockets:
-            if sock.fileno() >= 0:
-                held = owner if self._holds else None
-                self._waker.watch_fd(sock.fileno(), partial(self.accept_from, sock, held))
+            if (number := sock.fileno()) >= 0:
+                self._waker.watch_fd(number, partial(self.accept_from, sock, held))
+                self._watched.add(number)
 
     def accept_from(self, listening: socket.socket, _held: object = None) -> None:
         """A listening socket is readable."""
@@ -101,14 +104,15 @@ class Acceptor:
 
     def _stop(self) -> None:
         self.watching = False
-        for sock in self._sockets:
-            self._waker.unwatch_fd(sock.fileno())
+        while self._watched:
+            self._waker.unwatch_fd(self._watched.pop())
 
     def release(self, sock: socket.socket) -> None:
         """Give up one of the sockets: it is neither watched nor closed any more."""
         self._sockets.remove(sock)
-        if self.watching:
-            self._waker.unwatch_fd(sock.fileno())
+        if (number := sock.fileno()) in self._watched:
+            self._watched.remove(number)
+            self._waker.unwatch_fd(number)
 
     def close(self) -> None:
         """Idempotent."""

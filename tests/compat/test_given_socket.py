@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import socket
 import struct
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+import aiordma
 from aiordma.compat import connection, given_socket
 from aiordma.config import Config
 from aiordma.negotiation import peer_cache
 from aiordma.negotiation.announcement import arriving
+from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
 
@@ -194,3 +197,24 @@ async def test_a_port_of_the_program_s_choice(mode: Any) -> None:
         assert writer.get_extra_info("sockname")[1] == port
         writer.close()
         await writer.wait_closed()
+
+
+def with_descriptor(number: int) -> socket.socket:
+    """A bound socket with this descriptor, or the next one that is free."""
+    with socket.socket() as made:
+        made.bind((LOCAL, 0))
+        return socket.socket(fileno=fcntl.fcntl(made.fileno(), fcntl.F_DUPFD_CLOEXEC, number))
+
+
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+async def test_a_listening_socket_that_the_program_closes(mode: Any) -> None:
+    """The server ends, and the next one may get the same descriptor."""
+    numbers = []
+    for _ in range(2):
+        given = with_descriptor(700)
+        numbers.append(given.fileno())
+        server = await aiordma.create_server(asyncio.Protocol, sock=given, mode=mode)
+        given.close()
+        server.close()
+        await server.wait_closed()
+    assert numbers[0] == numbers[1]
