@@ -86,7 +86,8 @@ static bool take_refusals(int fd)
 
 	if (!soft_mad_is_knocker(fd))
 		return false;
-	while (soft_mad_refusal(fd, remote, &refused))
+	/* Its turn comes again if there are more: whom it has knocked at decides how many. */
+	for (int i = 0; i < 64 && soft_mad_refusal(fd, remote, &refused); i++)
 		cm_engine_refused(&soft_cm.engine, remote, refused, soft_now_ns());
 	return true;
 }

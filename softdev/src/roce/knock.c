@@ -14,6 +14,8 @@
 
 #define MAD_QKEY UINT32_C(0x80010000)
 
+enum { MOST_AT_ONCE = 64 };
+
 static atomic_int knockers[ROCE_FAMILIES] = { -1, -1 };
 
 static int open_knocker(int family)
@@ -164,7 +166,8 @@ static uint32_t said(struct msghdr *header)
 
 bool soft_mad_refusal(int fd, uint8_t remote[16], bool *refused)
 {
-	for (;;) {
+	/* A stranger may send faster than this reads: the descriptor stays readable then, and its turn comes again. */
+	for (int i = 0; i < MOST_AT_ONCE; i++) {
 		union {
 			char bytes[512];
 			struct cmsghdr align;
@@ -194,4 +197,5 @@ bool soft_mad_refusal(int fd, uint8_t remote[16], bool *refused)
 			soft_roce_gid(&((struct sockaddr_in *)(void *)&about)->sin_addr, true, remote);
 		return true;
 	}
+	return false;
 }
