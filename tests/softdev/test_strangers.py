@@ -238,8 +238,11 @@ def test_floods_of_requests(library: Path, hosts: tuple[Host, Host]) -> None:
             refuse(4 * BACKLOG)
             flood(5000)
             refuse(4 * BACKLOG)
-            after = memory_and_files(server.pid)
+            # The device opens one more for a moment when the kernel reports a change of interfaces.
+            limit = time.monotonic() + LIMIT
+            while (after := memory_and_files(server.pid))[1] > files and time.monotonic() < limit:
+                time.sleep(0.01)
             assert after[0] < memory + 4096
-            assert after[1] == files
+            assert after[1] <= files
         finally:
             server.kill()
