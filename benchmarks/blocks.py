@@ -1,16 +1,18 @@
-"""Many blocks in one call, beside NIXL: ``python -m benchmarks.blocks --nixl PYTHON``.
+"""Many blocks in one call, beside NIXL and Mooncake: ``make bench-blocks``.
 
 64 blocks of 64 KiB, in an order of their own, between two processes, each on a CPU of its own: READ and WRITE
-in one call, of aiordma between allocated regions and of NIXL (backend UCX) between registered ones, by turns
-in the same run, beside a memcpy of each block within one process. All programs prepare what can be prepared
-(pieces, transfer handles) before. Prints medians of all calls, the 99th percentile, bandwidths, and the CPU
-time of both processes for each call. PYTHON is an interpreter with the package ``nixl``; without it, only
-aiordma is measured.
+in one call, of aiordma between allocated regions and of the others between registered ones, by turns in the
+same run, beside a memcpy of each block within one process. Each row of the others names its transport:
+NIXL's backend UCX by shared memory, by TCP, and by verbs on the same software device; Mooncake's engine by
+TCP and by verbs. All programs prepare what can be prepared (pieces, transfer handles) before. Prints medians
+of all calls, the 99th percentile, bandwidths, and the CPU time of the calling process for each call. Without
+an interpreter that has the package, its rows are left out; a transport that does not work is said.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -18,13 +20,16 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from aiordma.verbs import softlib
 
 LOCAL = "127.0.0.1"
 BLOCK, BLOCKS = 65_536, 64
 BYTES = BLOCK * BLOCKS
+DEVICE = "soft0"
 
 
 def order(seed: int) -> list[int]:
@@ -42,6 +47,22 @@ def percentile(ordered: list[float], share: float) -> float:
 def report(taken: list[float], used: float) -> None:
     """One turn, to the program that asked."""
     print(json.dumps({"us": [each * 1e6 for each in taken], "cpu_us": used / len(taken) * 1e6}), flush=True)
+
+
+def blocking(call: Callable[[str], None]) -> None:
+    """Turns of a program without an event loop, as asked."""
+    print(json.dumps("ready"), flush=True)
+    while asked := sys.stdin.readline():
+        what, seconds = json.loads(asked)
+        taken: list[float] = []
+        for _ in range(10):
+            call(what)
+        used, end = time.process_time(), time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            begun = time.perf_counter()
+            call(what)
+            taken.append(time.perf_counter() - begun)
+        report(taken, time.process_time() - used)
 
 
 # ---- aiordma
@@ -93,7 +114,7 @@ def nixl_agent(name: str) -> tuple[Any, Any]:
     import numpy as np
 
     nixl: Any = importlib.import_module("nixl._api")
-    agent = nixl.nixl_agent(name, nixl.nixl_agent_config(backends=["UCX"]))
+    agent = nixl.nixl_agent(name, nixl.nixl_agent_config(enable_prog_thread=False, backends=["UCX"]))
     memory = np.ones(BYTES, np.uint8)
     agent.register_memory([(memory.ctypes.data, BYTES, 0, "")], "DRAM")
     return agent, memory
@@ -119,25 +140,51 @@ def nixl_use(metadata: str, address: int) -> None:
     there = agent.get_xfer_descs(nixl_blocks(address, 1), "DRAM")
     handles = {what: agent.initialize_xfer(what, here, there, peer) for what in ("READ", "WRITE")}
 
-    def once(handle: Any) -> None:
-        state = agent.transfer(handle)
+    def once(what: str) -> None:
+        state = agent.transfer(handles[what])
         while state != "DONE":
             if state == "ERR":
                 raise OSError("NIXL reports an error")
-            state = agent.check_xfer_state(handle)
+            state = agent.check_xfer_state(handles[what])
 
-    print(json.dumps("UCX"), flush=True)
-    while asked := sys.stdin.readline():
-        what, seconds = json.loads(asked)
-        taken: list[float] = []
-        for _ in range(10):
-            once(handles[what])
-        used, end = time.process_time(), time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            begun = time.perf_counter()
-            once(handles[what])
-            taken.append(time.perf_counter() - begun)
-        report(taken, time.process_time() - used)
+    blocking(once)
+
+
+# ---- Mooncake
+
+
+def mooncake_engine(protocol: str) -> tuple[Any, Any]:
+    """An engine, and memory that it has registered."""
+    import numpy as np
+
+    engine: Any = importlib.import_module("mooncake.engine").TransferEngine()
+    if engine.initialize(LOCAL, "P2PHANDSHAKE", protocol, DEVICE if protocol == "rdma" else ""):
+        raise OSError(f"Mooncake does not start on {protocol}")
+    memory = np.ones(BYTES, np.uint8)
+    if engine.register_memory(memory.ctypes.data, BYTES):
+        raise OSError("Mooncake does not register the memory")
+    return engine, memory
+
+
+def mooncake_own(protocol: str) -> None:
+    """Have memory."""
+    engine, memory = mooncake_engine(protocol)
+    print(json.dumps([f"{LOCAL}:{engine.get_rpc_port()}", memory.ctypes.data]), flush=True)
+    sys.stdin.readline()
+
+
+def mooncake_use(protocol: str, peer: str, address: int) -> None:
+    """Turns of READ or WRITE as asked."""
+    engine, memory = mooncake_engine(protocol)
+    here = [memory.ctypes.data + number * BLOCK for number in order(2)]
+    there = [address + number * BLOCK for number in order(1)]
+    calls = {"READ": engine.batch_transfer_sync_read, "WRITE": engine.batch_transfer_sync_write}
+
+    def once(what: str) -> None:
+        if calls[what](peer, here, there, [BLOCK] * BLOCKS):
+            raise OSError("Mooncake reports an error")
+
+    blocking(once)
 
 
 # ---- memcpy, for comparison
@@ -150,17 +197,12 @@ def copy() -> None:
         (there[a * BLOCK : (a + 1) * BLOCK], here[b * BLOCK : (b + 1) * BLOCK])
         for a, b in zip(order(1), order(2), strict=True)
     ]
-    print(json.dumps("memcpy"), flush=True)
-    while asked := sys.stdin.readline():
-        _, seconds = json.loads(asked)
-        taken: list[float] = []
-        used, end = time.process_time(), time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            begun = time.perf_counter()
-            for to, source in pairs:
-                to[:] = source
-            taken.append(time.perf_counter() - begun)
-        report(taken, time.process_time() - used)
+
+    def once(_: str) -> None:
+        for to, source in pairs:
+            to[:] = source
+
+    blocking(once)
 
 
 # ---- the program that asks
@@ -169,7 +211,7 @@ def copy() -> None:
 class Program:
     """One process of this module."""
 
-    def __init__(self, python: str, cpu: int, *arguments: str) -> None:
+    def __init__(self, python: str, cpu: int, environment: dict[str, str], *arguments: str) -> None:
         root = str(Path(__file__).parents[1])
         self._process = subprocess.Popen(
             [python, "-m", "benchmarks.blocks", "--role", *arguments],
@@ -177,6 +219,7 @@ class Program:
             stdout=subprocess.PIPE,
             text=True,
             cwd=root,
+            env={**os.environ, **environment},
             preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
         )
 
@@ -184,7 +227,7 @@ class Program:
         """What it says next. :raises OSError: it has ended."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line[0] in '[{"':  # others are log messages
+            with contextlib.suppress(ValueError):  # others are log messages
                 return json.loads(line)
         raise OSError(f"a program of the benchmark ended with status {self._process.wait()}")
 
@@ -216,15 +259,35 @@ def measure(programs: dict[str, Program], turns: int, seconds: float) -> None:
         median = percentile(each, 0.5)
         cpu = percentile(sorted(used[name, what]), 0.5)
         print(
-            f"{what:5} {name:8} median {median:8.1f} us  p99 {percentile(each, 0.99):8.1f} us  "
+            f"{what:5} {name:28} median {median:8.1f} us  p99 {percentile(each, 0.99):8.1f} us  "
             f"{BYTES / median / 1e3:6.2f} GB/s  {cpu:8.1f} us of CPU time of its process for each"
         )
+
+
+def transports(
+    nixl: str | None, mooncake: str | None
+) -> Iterator[tuple[str, str, dict[str, str], list[str]]]:
+    """:return: a row's name, its interpreter, its environment, and the arguments of its role."""
+    soft = {"LD_PRELOAD": str(softlib.locate()), "SOFTDEV_DEVICE": "soft"}
+    if nixl:
+        for title, tls, more in (
+            ("shared memory", "posix,cma,self", {}),
+            ("TCP", "tcp,self", {}),
+            ("verbs, on this device", "rc_v,self", {**soft, "UCX_NET_DEVICES": f"{DEVICE}:1"}),
+        ):
+            yield f"NIXL: UCX, {title}", nixl, {"UCX_TLS": tls, **more}, ["nixl"]
+    if mooncake:
+        yield "Mooncake: TCP", mooncake, {}, ["mooncake", "tcp"]
+        yield "Mooncake: verbs, on this device", mooncake, soft, ["mooncake", "rdma"]
 
 
 def main() -> None:
     """Run all processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nixl", metavar="PYTHON", help="an interpreter with the package nixl")
+    parser.add_argument(
+        "--mooncake", metavar="PYTHON", help="an interpreter with the package mooncake-transfer-engine"
+    )
     parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
@@ -235,19 +298,24 @@ def main() -> None:
     cpus = sorted(os.sched_getaffinity(0))
     started: list[Program] = []
 
-    def start(python: str, cpu: int, *role: str) -> tuple[Program, Any]:
-        program = Program(python, cpu, *role)
+    def start(python: str, cpu: int, environment: dict[str, str], *role: str) -> tuple[Program, Any]:
+        program = Program(python, cpu, environment, *role)
         started.append(program)
         return program, program.hear()
 
     try:
         programs: dict[str, Program] = {}
-        _, where = start(sys.executable, cpus[-1], "own")
-        programs["aiordma"], path = start(sys.executable, cpus[0], "use", *map(str, where))
-        if arguments.nixl:
-            _, where = start(arguments.nixl, cpus[-1], "nixl_own")
-            programs["NIXL"], _ = start(arguments.nixl, cpus[0], "nixl_use", *map(str, where))
-        programs["memcpy"], _ = start(sys.executable, cpus[0], "copy")
+        _, where = start(sys.executable, cpus[-1], {}, "own")
+        programs["aiordma"], path = start(sys.executable, cpus[0], {}, "use", *map(str, where))
+        for title, python, environment, (kind, *protocol) in transports(arguments.nixl, arguments.mooncake):
+            try:
+                _, where = start(python, cpus[-1], environment, f"{kind}_own", *protocol)
+                programs[title], _ = start(
+                    python, cpus[0], environment, f"{kind}_use", *protocol, *map(str, where)
+                )
+            except OSError as error:
+                print(f"{title}: not measured ({error}; its last words are above)")
+        programs["memcpy"], _ = start(sys.executable, cpus[0], {}, "copy")
         print(f"{BLOCKS} blocks of {BLOCK} bytes; aiordma on {path}; load {os.getloadavg()[0]:.1f}")
         measure(programs, arguments.turns, arguments.seconds)
     finally:
@@ -268,6 +336,10 @@ def play(role: str, *rest: str) -> None:
         nixl_own()
     elif role == "nixl_use":
         nixl_use(rest[0], int(rest[1]))
+    elif role == "mooncake_own":
+        mooncake_own(rest[0])
+    elif role == "mooncake_use":
+        mooncake_use(rest[0], rest[1], int(rest[2]))
     else:
         copy()
 

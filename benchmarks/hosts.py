@@ -26,7 +26,8 @@ from .summary import Summary
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-RESULT = Path(__file__).parent / "results" / "hosts.json"
+RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[1] / "docs" / "benchmarks-hosts-results.md"
 #: Streams and what they are compared with, then calls.
 STREAMS = ("tcp-uvloop", "writer-hybrid-uvloop", "stream-hybrid-uvloop", "writer-events-uvloop")
 CALLS = ("msgpack-uvloop", "rpc-bare-uvloop", "rpc-events-uvloop")
@@ -107,6 +108,22 @@ def tables(results: dict[str, Any]) -> str:
     return "\n".join(parts) + "\n"
 
 
+def written() -> str:
+    """Markdown of the last result for each MTU."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("hosts-*.json"))]
+    return "\n".join(_machine(each) + "\n" + tables(each) for each in found)
+
+
+def _machine(results: dict[str, Any]) -> str:
+    machine = results["machine"]
+    return (
+        f"Revision {machine['revision']}, {machine['cpu']}, {machine['cpus']} CPUs,"
+        f" kernel {machine['kernel']},"
+        f" {results['rounds']} rounds of {results['slice_seconds']:g} s, load before:"
+        f" {machine['load_before']:.1f}.\n"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-hosts ARGS=...", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -119,9 +136,11 @@ def main() -> None:
         console.print(f"[dim]{line}[/dim]", highlight=False)
 
     results = measure(options.mtu, options.rounds, options.seconds, tell)
-    RESULT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    path = RESULTS / f"hosts-{options.mtu}.json"
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    DOCS.write_text(written(), encoding="utf-8")
     Console().print(Markdown(tables(results)))
-    console.print(f"all rounds: {RESULT.name}; load {os.getloadavg()[0]:.1f}")
+    console.print(f"all rounds: {path.name}, tables: {DOCS.name}; load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,12 @@ same with glibc configured, in all processes, to keep freed memory.
 """
 
 
+PERFTEST_TITLES = {
+    "posix": "UCX streams in C, shared memory",
+    "cma": "UCX streams in C, process_vm_readv",
+}
+
+
 LOAD_NOTE = """\
 64 B, due at a fixed rate whether or not earlier ones were answered; times count from when a message was due:
 p50 / p99 / p99.9 in microseconds, and the server's CPU time for each. A row ends where a peer cannot keep up.
@@ -35,6 +41,14 @@ p50 / p99 / p99.9 in microseconds, and the server's CPU time for each. A row end
 CALLS_NOTE = """\
 Unary calls that echo bytes, on one connection: p50 / p99 of one call at a time in microseconds, and calls per
 second with 64 in flight.
+"""
+
+
+ORDERS_NOTE = """\
+A message of fields and a list of ten more (some 600 bytes), built for each call, packed, checked, added up by
+the handler and answered by a receipt: by aiordma's typed calls (msgpack), by msgpack and pyzmq with the same
+types, by protobuf on gRPC, by pickle on Ray. p50 / p99 and the client's CPU time of one call at a time in
+microseconds, and calls per second with 64 in flight.
 """
 
 
@@ -125,6 +139,13 @@ def _throughput(summary: Summary) -> str:
             cpu = [summary.value(peer, workload, f"{side}_cpu_ns_per_kib") for side in ("client", "server")]
             row.append(" + ".join(number(value, ".0f") for value in cpu))
         rows.append(row)
+    for transport, title in PERFTEST_TITLES.items():
+        if rates := summary.perftest(transport):
+            rate, copies = statistics.median(rates), summary.copies("warm")
+            share = f" ({rate / copies:.0%})" if copies else ""
+            rows.append(
+                [title, f"{rate:.2f} [{min(rates):.2f}-{max(rates):.2f}]{share}", "both spin", "-", "-"]
+            )
     cpu_title = "CPU, ns/KiB"
     found = table(["", "GB/s", cpu_title, "GB/s, memory kept", cpu_title], rows)
     if (warm := summary.copies("warm")) and (cold := summary.copies("cold")):
@@ -183,6 +204,18 @@ def _calls(summary: Summary) -> str:
             row += [f"{number(p50)} / {number(p99)}", number(rate, ",.0f")]
         rows.append(row)
     return table(["", "64 B", "in flight", "4 KiB", "in flight", "1 MiB", "in flight"], rows)
+
+
+def _orders(summary: Summary) -> str:
+    rows = []
+    for peer in summary.peers("orders"):
+        p50, p99, rate, cpu = (
+            summary.value(peer, "orders", key) for key in ("p50_us", "p99_us", "per_second", "client_cpu_us")
+        )
+        rows.append(
+            [summary.title(peer), f"{number(p50)} / {number(p99)}", number(cpu), number(rate, ",.0f")]
+        )
+    return table(["", "one at a time", "client's CPU", "64 in flight"], rows)
 
 
 def _call_streams(summary: Summary) -> str:
@@ -271,6 +304,7 @@ _SECTIONS: tuple[tuple[str, str, str, Callable[[Summary], str]], ...] = (
         _memory,
     ),
     ("calls", "Calls", CALLS_NOTE, _calls),
+    ("orders", "Calls with a message", ORDERS_NOTE, _orders),
     (
         "call_streams",
         "Streaming calls",

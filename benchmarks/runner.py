@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import copying
+from . import copying, perftest
 from .machine import describe
 from .peers import Peer
 
@@ -28,6 +28,7 @@ WORKLOADS = (
     "memory",
     "calls",
     "call_streams",
+    "orders",
     "calls_beside_bulk",
     "datagrams",
     "wire",
@@ -65,6 +66,10 @@ def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
     if {"throughput", "throughput_kept"} & set(plan.workloads):
         results["copies"] = copies
     for number in range(plan.rounds):
+        if "copies" in results and not plan.quick and not any(plan.hosts):
+            for transport in perftest.TRANSPORTS:
+                if (found_rate := perftest.rate(transport)) is not None:
+                    results.setdefault("perftest", {}).setdefault(transport, []).append(found_rate)
         if "copies" in results:
             for kind, rates in copies.items():
                 rates.append(copying.rate(cold=kind == "cold", seconds=plan.slice_seconds))

@@ -42,6 +42,11 @@ class Summary:
         found = self.results.get("copies", {}).get(kind)
         return statistics.median(found) if found else None
 
+    def perftest(self, transport: str) -> list[float]:
+        """Return each round's GB/s of `perftest.rate(transport)`."""
+        found: list[float] = self.results.get("perftest", {}).get(transport, [])
+        return found
+
     def wire(self, name: str) -> float | None:
         """Return the median over the rounds of one of wire.py's numbers."""
         found = self.results.get("wire", {}).get("found", {}).get(name)

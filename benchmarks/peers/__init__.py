@@ -10,7 +10,8 @@ from .base import Transport
 # The workloads for byte transports (see `workloads/`), and those for call transports.
 BYTES = frozenset({"setup", "roundtrip", "load", "throughput", "connections", "throughput_kept", "memory"})
 DATAGRAMS = frozenset({"datagrams"})
-CALLS = frozenset({"calls", "call_streams", "calls_beside_bulk"})
+CALLS = frozenset({"calls", "orders", "call_streams", "calls_beside_bulk"})
+UNARY = frozenset({"calls", "orders"})
 ROUND_TRIPS = frozenset({"roundtrip"})
 # On one loop only: six rates take their time.
 LOAD = frozenset({"load"})
@@ -190,10 +191,11 @@ def _callers() -> list[Peer]:
             for loop in loops
         ]
         + [
-            Peer(f"{name}-{loop}", f"{title} ({loop})", factory, loop, workloads=frozenset({"calls"}))
+            Peer(f"{name}-{loop}", f"{title} ({loop})", factory, loop, workloads=UNARY)
             for name, title, factory, loop in (
                 ("zmq-calls", "pyzmq DEALER/ROUTER, ipc", "remote:zmq_calls", "uvloop"),
                 ("flight", "Arrow Flight actions, a thread a call", "remote:flight_calls", "asyncio"),
+                ("ray", "Ray, an actor's methods", "rayactor:ray_actor", "asyncio"),
             )
         ]
     )

@@ -56,6 +56,9 @@ class Caller(Protocol):
     def echo(self, message: bytes) -> Awaitable[Any]:
         """A unary call that echoes the message; any number may be in flight."""
 
+    def order(self, number: int) -> Awaitable[tuple[int, float]]:
+        """A call with a message of fields (`orders`); returns the number and the total of its receipt."""
+
     def items(self, count: int, size: int) -> AsyncIterator[Any]:
         """A call that streams `count` items of `size` bytes from the server."""
 

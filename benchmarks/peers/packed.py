@@ -15,10 +15,13 @@ from typing import Any
 from msgspec import msgpack
 
 from .base import HOST
+from .orders import order, pack, settle_packed, unpack_receipt
 
 LENGTH = struct.Struct("<I")
 ITEMS = struct.Struct("<QQ")
-ECHO, STREAM = 0, 1
+ECHO, STREAM, ORDER = 0, 1, 2
+
+Handler = Callable[[bytes], Awaitable[bytes]]
 
 _encode = msgpack.Encoder().encode
 _decode = msgpack.Decoder(tuple[int, int, bytes]).decode
@@ -42,9 +45,13 @@ async def _echo(payload: bytes) -> bytes:
     return payload
 
 
-async def _answer(writer: asyncio.StreamWriter, number: int, payload: bytes) -> None:
+async def _settle(payload: bytes) -> bytes:
+    return settle_packed(payload)
+
+
+async def _answer(writer: asyncio.StreamWriter, number: int, payload: bytes, handler: Handler) -> None:
     with contextlib.suppress(ConnectionError):
-        _write(writer, (number, 1, await _echo(payload)))
+        _write(writer, (number, 1, await handler(payload)))
         await writer.drain()
 
 
@@ -63,8 +70,11 @@ async def _serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     try:
         while True:
             number, method, payload = await _read(reader)
-            handler = _answer if method == ECHO else _answer_items
-            task = asyncio.create_task(handler(writer, number, payload))
+            if method == STREAM:
+                answering = _answer_items(writer, number, payload)
+            else:
+                answering = _answer(writer, number, payload, _echo if method == ECHO else _settle)
+            task = asyncio.create_task(answering)
             tasks.add(task)
             task.add_done_callback(tasks.discard)
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -96,11 +106,18 @@ class PackedCaller:
                 elif (queue := self._streams.get(number)) is not None:
                     await queue.put(None if last else payload)
 
-    def echo(self, message: bytes) -> Awaitable[Any]:
+    def _call(self, method: int, message: bytes) -> asyncio.Future[bytes]:
         self._next = number = self._next + 1
         self._waiting[number] = future = asyncio.get_running_loop().create_future()
-        _write(self._writer, (number, ECHO, message))
+        _write(self._writer, (number, method, message))
         return future
+
+    def echo(self, message: bytes) -> Awaitable[Any]:
+        return self._call(ECHO, message)
+
+    async def order(self, number: int) -> tuple[int, float]:
+        receipt = unpack_receipt(await self._call(ORDER, pack(order(number))))
+        return receipt.number, receipt.total
 
     async def items(self, count: int, size: int) -> AsyncIterator[Any]:
         self._next = number = self._next + 1

@@ -11,10 +11,18 @@ from typing import Any
 
 from ..workloads.calls import IN_FLIGHT
 from .blocking import socket_path
+from .orders import order, pack, settle_packed, unpack_receipt
+
+#: In the number of a call that has an order.
+ORDER = 1 << 63
 
 
 async def _echo(payload: bytes) -> bytes:
     return payload
+
+
+async def _settle(payload: bytes) -> bytes:
+    return settle_packed(payload)
 
 
 class ZmqCaller:
@@ -37,8 +45,15 @@ class ZmqCaller:
             number, reply = await self._socket.recv_multipart()
             self._waiting.pop(number).set_result(reply)
 
-    async def echo(self, message: bytes) -> bytes:
-        number = next(self._numbers).to_bytes(8, "little")
+    def echo(self, message: bytes) -> Awaitable[bytes]:
+        return self._call(0, message)
+
+    async def order(self, number: int) -> tuple[int, float]:
+        receipt = unpack_receipt(await self._call(ORDER, pack(order(number))))
+        return receipt.number, receipt.total
+
+    async def _call(self, method: int, message: bytes) -> bytes:
+        number = (next(self._numbers) | method).to_bytes(8, "little")
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answered
         await self._socket.send_multipart([number, message])
@@ -55,7 +70,8 @@ class ZmqCalls:
         import zmq.asyncio
 
         async def answer(who: bytes, number: bytes, payload: bytes) -> None:
-            await socket.send_multipart([who, number, await _echo(payload)])
+            handler = _settle if number[7] else _echo
+            await socket.send_multipart([who, number, await handler(payload)])
 
         with socket_path() as path:
             socket = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
@@ -82,13 +98,17 @@ class FlightCaller:
         self._action = flight.Action
         self._threads = ThreadPoolExecutor(IN_FLIGHT)
 
-    def _call(self, message: bytes) -> bytes:
-        (result,) = self._client.do_action(self._action("echo", message))
+    def _call(self, method: str, message: bytes) -> bytes:
+        (result,) = self._client.do_action(self._action(method, message))
         reply: bytes = result.body.to_pybytes()
         return reply
 
-    def echo(self, message: bytes) -> Awaitable[bytes]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, self._call, message)
+    def echo(self, message: bytes, method: str = "echo") -> Awaitable[bytes]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, self._call, method, message)
+
+    async def order(self, number: int) -> tuple[int, float]:
+        receipt = unpack_receipt(await self.echo(pack(order(number)), "settle"))
+        return receipt.number, receipt.total
 
     async def close(self) -> None:
         self._threads.shutdown()
@@ -103,7 +123,9 @@ class FlightCalls:
 
         class Server(flight.FlightServerBase):  # type: ignore[misc]
             def do_action(self, context: Any, action: Any) -> list[Any]:
-                return [flight.Result(action.body)]
+                if action.type == "echo":
+                    return [flight.Result(action.body)]
+                return [flight.Result(settle_packed(action.body.to_pybytes()))]
 
         with socket_path() as path:
             server = Server(f"grpc+unix://{path}")

@@ -11,6 +11,7 @@ from typing import Any
 from aiordma import rpc
 
 from .base import HOST
+from .orders import Order, Receipt, order, settle
 from .packed import ITEMS
 
 
@@ -29,6 +30,10 @@ def _service() -> rpc.Service:
     @service.method
     async def echo_view(message: memoryview) -> memoryview:
         return message
+
+    @service.method(name="settle")
+    async def settle_order(asked: Order) -> Receipt:
+        return settle(asked)
 
     @service.method
     async def items(request: bytes) -> AsyncIterator[bytes]:
@@ -56,6 +61,10 @@ class RpcCaller:
     @property
     def fallback_reason(self) -> object:
         return self._client.fallback_reason
+
+    async def order(self, number: int) -> tuple[int, float]:
+        receipt = await self._client.call("bench.settle", order(number), returns=Receipt)
+        return receipt.number, receipt.total
 
     async def items(self, count: int, size: int) -> AsyncIterator[Any]:
         async with self._client.stream("bench.items", ITEMS.pack(count, size)) as items:

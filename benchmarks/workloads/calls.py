@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiordma.measure.loops import repeat
@@ -21,13 +23,13 @@ async def one_at_a_time(caller: Caller, message: bytes, until: float, seconds: a
     await repeat(lambda: caller.echo(message), seconds, until)
 
 
-async def _together(caller: Caller, message: bytes, seconds_long: float) -> float:
+async def in_flight(call: Callable[[], Awaitable[object]], seconds_long: float) -> float:
     """Calls per second with `IN_FLIGHT` calls in flight at any time."""
     seconds = array("d")
     begin = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         for _ in range(IN_FLIGHT):
-            tasks.create_task(one_at_a_time(caller, message, begin + seconds_long, seconds))
+            tasks.create_task(repeat(call, seconds, begin + seconds_long))
     return len(seconds) / (time.perf_counter() - begin)
 
 
@@ -36,6 +38,7 @@ async def measure(bench: Bench) -> dict[str, Any]:
     caller = await bench.connect_caller()
     for size in SIZES:
         message = b"x" * size
+        call = partial(caller.echo, message)
         if len(await caller.echo(message)) != size:
             raise RuntimeError(f"an echo of {size} bytes has another length")
         warm_up = bench.slice_seconds * 0.15
@@ -45,13 +48,13 @@ async def measure(bench: Bench) -> dict[str, Any]:
         await one_at_a_time(caller, message, time.perf_counter() + bench.slice_seconds, seconds)
         cpu = time.process_time() - cpu
         ordered = sorted(seconds)
-        await _together(caller, message, warm_up)
+        await in_flight(call, warm_up)
         found[str(size)] = {
             "count": len(ordered),
             "p50_us": percentile(ordered, 0.50) * 1e6,
             "p99_us": percentile(ordered, 0.99) * 1e6,
             "client_cpu_us": cpu / len(ordered) * 1e6,
-            "per_second": await _together(caller, message, bench.slice_seconds),
+            "per_second": await in_flight(call, bench.slice_seconds),
         }
     await caller.close()
     return found
