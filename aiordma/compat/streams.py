@@ -65,6 +65,7 @@ class RingStreamReader(asyncio.StreamReader):
         self._waker = wake.current()
         self._reads_ahead = False
         self._sleeper: Any = None
+        self._in_place = False
         super().__init__(limit=limit, loop=loop)
 
     # ---- what asyncio and others see as the buffer -------------------------------------------------------
@@ -191,25 +192,21 @@ class RingStreamReader(asyncio.StreamReader):
             # What came in by this was not announced, so look again.
             if pipe.readable or pipe.at_eof:
                 return True
-        await self._sleep(func_name)
-        waker.renew_share()
-        return self._pipe is not None and bool(self._pipe.readable)
-
-    async def _sleep(self, func_name: str) -> None:
-        """Wait for `_wakeup_waiter()`."""
         sleeper = self._sleeper
         if sleeper is None:
-            sleeper = self._sleeper = self._waker.new_waiter()
-        in_place = bool(asyncio.isfuture(sleeper))
-        if not in_place or self._waiter is not None or self._paused:
+            sleeper = self._sleeper = waker.new_waiter()
+            self._in_place = bool(asyncio.isfuture(sleeper))
+        if self._in_place and self._waiter is None and not self._paused:
+            sleeper.clear()
+            self._waiter = sleeper  # in the place of a future, again and again
+            try:
+                await sleeper.wait()
+            finally:
+                self._waiter = None
+        else:
             await super()._wait_for_data(func_name)  # type: ignore[misc]
-            return
-        sleeper.clear()
-        self._waiter = sleeper  # in the place of a future, again and again
-        try:
-            await sleeper.wait()
-        finally:
-            self._waiter = None
+        waker.renew_share()
+        return self._pipe is not None and bool(self._pipe.readable)
 
     async def read(self, n: int = -1) -> bytes:
         """See asyncio."""

@@ -549,6 +549,8 @@ class RingTransport(FlowControl):
             release(pieces)  # an error's traceback would keep them
 
     def _on_writable(self) -> None:
+        if self._direct and not self._protocol_paused:
+            return  # nothing waits for room
         if self._reader is None and asyncio.current_task(self._loop) is not None:
             self._call_soon(self._flush)
         else:
@@ -564,10 +566,10 @@ class RingTransport(FlowControl):
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._send_failed(exc)
             return
-        if not backlog:
+        if not backlog.size:
             self._direct = not self._closing and not self._eof
         self._maybe_resume_protocol()  # which may write
-        if backlog or self._conn_lost:
+        if backlog.size or self._conn_lost:
             return
         if self._closing:
             self._finish()
