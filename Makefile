@@ -422,6 +422,17 @@ count-apps: install .venv/.examples .venv/.deps-apps .venv/.apt-apps ## what a r
 bench-hosts: install .venv/.deps-bench ## between hosts without a card: the RoCEv2 wire beside TCP, two namespaces (root; ARGS="--mtu 4500")
 	$(PY) -m benchmarks.hosts $(ARGS)
 
+# NIXL and Mooncake, each in an environment of its own: their packages want versions that others do not.
+build/blocks/nixl: BLOCKS := nixl-cu12 numpy
+build/blocks/mooncake: BLOCKS := mooncake-transfer-engine-non-cuda numpy
+build/blocks/nixl build/blocks/mooncake: .venv/.deps
+	@echo "== $(@F) for bench-blocks"
+	@$(PY) -m venv $@ && ($@/bin/python -m pip install -q --disable-pip-version-check $(BLOCKS) || \
+	  echo "it could not be installed (pip's reason is above): its rows will be missing")
+
+bench-blocks: install build/blocks/nixl build/blocks/mooncake ## 64 blocks in one call, beside NIXL and Mooncake, with their transports named (ARGS)
+	$(PY) -m benchmarks.blocks --nixl build/blocks/nixl/bin/python --mooncake build/blocks/mooncake/bin/python $(ARGS)
+
 bench-many: install ## what ten thousand streams, slow readers and 100,000 connects cost (5 to 10 minutes; ARGS)
 	$(PY) -m benchmarks.many $(ARGS)
 

@@ -17,7 +17,13 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 # The results are included by benchmarks.md.
-exclude_patterns = ["_build", "benchmarks-results.md", "benchmarks-apps-results.md", "howto/dask-results.md"]
+exclude_patterns = [
+    "_build",
+    "benchmarks-results.md",
+    "benchmarks-apps-results.md",
+    "benchmarks-hosts-results.md",
+    "howto/dask-results.md",
+]
 nitpicky = False
 
 html_theme = "furo"
