@@ -93,8 +93,33 @@ const volatile uint64_t *softdev_astray(struct ibv_qp *qp);
 /*
  * A program that has accepted data for a queue pair of this device, and not posted all of it, says so before it returns
  * to where the data comes from (some = 1), and says when it has (some = 0). The thread that posts calls it.
+ *
+ * Where the next ibv_post_send() posts all of it, the program may say that before (some = 2), and some = 0 afterwards as
+ * before: then a process that is killed has left either all of it or not even what was posted, at whichever instruction.
  */
 void softdev_holds(struct ibv_qp *qp, int some);
+
+/*
+ * What a program has accepted for a queue pair, and said that it holds (some = 1), may fit into one message, which is not
+ * worth to be posted for each piece. It can leave that message instead, up to SOFTDEV_WILL_BYTES: if this process ends
+ * before it posts anything more, or says that it holds anything more, the message arrives as the last one, as by
+ * IBV_WR_SEND_WITH_IMM, and nothing counts as held back. A message that is left takes the place of the one before. The
+ * thread that posts calls it; on other ways than shared memory it does nothing.
+ */
+enum { SOFTDEV_WILL_BYTES = 48 };
+void softdev_will(struct ibv_qp *qp, const void *message, uint32_t length, uint32_t imm_data);
+
+/*
+ * Leaves a number to the program at the other end of this queue pair, which may read it once this process has ended: how
+ * much of what came has been taken, for instance. The thread that posts calls it.
+ */
+void softdev_note(struct ibv_qp *qp, uint64_t number);
+
+/*
+ * The number that the process of a queue pair's destination had left last. 0 while that process has not ended (as
+ * softdev_left_whole() sees it), where it has left none, and for a queue pair of another device.
+ */
+uint64_t softdev_left_note(struct ibv_qp *qp);
 
 /*
  * 1 when the process of a queue pair's destination has ended, on this host, and left nothing undone: all that it had

@@ -2,6 +2,7 @@
 
 #include "softdev.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -450,6 +452,36 @@ void child_kill(struct child *child)
     CHECK(!kill(child->pid, SIGKILL));
     CHECK_EQ(waitpid(child->pid, &status, 0), child->pid);
     close(child->fd);
+}
+
+bool can_stop_threads(void)
+{
+    return !kernel_lacks(ptrace(PTRACE_SEIZE, getpid(), NULL, NULL), "ptrace");
+}
+
+int stop_progress(int pid)
+{
+    char path[300], name[32];
+    int found = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", pid);
+    DIR *tasks = opendir(path);
+    CHECK(tasks);
+    for (struct dirent *entry; !found && (entry = readdir(tasks));) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", pid, entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (!file)
+            continue;
+        if (fgets(name, sizeof(name), file) && !strcmp(name, "softdev\n"))
+            found = atoi(entry->d_name);
+        fclose(file);
+    }
+    closedir(tasks);
+    CHECK(found);
+    CHECK(!ptrace(PTRACE_SEIZE, found, NULL, NULL));
+    CHECK(!ptrace(PTRACE_INTERRUPT, found, NULL, NULL));
+    CHECK_EQ(waitpid(found, NULL, __WALL), found);
+    return found;
 }
 
 void give(int fd, const void *data, size_t length)

@@ -153,6 +153,10 @@ void give(int fd, const void *data, size_t length);
 void take(int fd, void *data, size_t length);
 /* false: the other side is gone. */
 bool try_take(int fd, void *data, size_t length);
+/* Whether a test can stop threads of a child (ptrace). Says so if not. */
+bool can_stop_threads(void);
+/* Stops the progress thread of a child, and nothing else of it. Its number, for PTRACE_DETACH. */
+int stop_progress(int pid);
 struct address exchange(int fd, const struct end *end);
 
 /* Posts a send or RDMA request and waits for its successful completion. */

@@ -195,7 +195,12 @@ struct soft_srq {
 };
 
 /* What a program says of data that it has accepted for a queue pair, and not posted. */
-enum soft_holds { SOFT_HOLDS_UNKNOWN, SOFT_HOLDS_NOTHING, SOFT_HOLDS_SOME };
+enum soft_holds {
+	SOFT_HOLDS_UNKNOWN,
+	SOFT_HOLDS_NOTHING,
+	SOFT_HOLDS_SOME,
+	SOFT_HOLDS_LAST, /* some, and all of it goes by the next post; known to this process only */
+};
 
 struct soft_qp {
 	union {
@@ -223,8 +228,10 @@ struct soft_qp {
 	uint32_t wait;                      /* enum soft_wait: why sq_next is stalled */
 	uint64_t issued, acked;             /* messages sent to another process or host; number acknowledged */
 	bool unsent;                        /* run() queued something for push() to send */
+	bool settles;                       /* and with that, the program holds nothing any more */
 	uint64_t astray;                    /* WRITEs that posting did not finish: see softdev.h */
 	_Atomic(uint32_t) holds;            /* enum soft_holds, as the program says */
+	_Atomic(uint64_t) note;             /* softdev_note() */
 	bool met;                           /* the destination has answered: its loss is a failure at once */
 	bool refused;                       /* shm: no lane before it could send; asks again when it can */
 	struct soft_roce *roce;             /* roce: its end of the connection, or NULL; both locks to change */
@@ -247,7 +254,8 @@ struct soft_qp {
 	atomic_bool starved;               /* a message waits for a receive */
 	_Atomic(uint64_t) rnr_deadline_ns; /* shm: it is refused then; 0: never */
 
-	atomic_bool left_whole; /* shm: see softdev_left_whole() */
+	atomic_bool left_whole;      /* shm: see softdev_left_whole() */
+	_Atomic(uint64_t) left_note; /* shm: see softdev_left_note() */
 	atomic_bool fail_queued, pump_queued;
 	_Atomic uint32_t life;                   /* counts resets; changes with both locks held */
 	_Atomic uint32_t fail_life;              /* the life in which it was to fail last */

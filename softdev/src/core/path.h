@@ -41,8 +41,11 @@ struct soft_path_ops {
 	bool (*kick)(struct soft_qp *qp);
 	/* The send queue was flushed: nothing is outstanding any more. */
 	void (*flushed)(struct soft_qp *qp);
-	/* Tells the peer's process qp->holds. No lock held; the thread that posts. */
+	/* Tells the peer's process qp->holds, or qp->note. No lock held; the thread that posts. */
 	void (*say)(struct soft_qp *qp);
+	void (*note)(struct soft_qp *qp);
+	/* Leaves the peer's process a message, in case this one ends (softdev_will()). */
+	void (*will)(struct soft_qp *qp, const void *message, uint32_t length, uint32_t imm);
 	/* The QP went to RTS, for the first time or again: its attributes for sending are set. */
 	void (*may_send)(struct soft_qp *qp, bool first);
 

@@ -121,7 +121,9 @@ void soft_qp_reset(struct soft_qp *qp)
 	atomic_store(&qp->starved, false);
 	qp->met = qp->remote = false;
 	atomic_store(&qp->holds, SOFT_HOLDS_UNKNOWN);
+	atomic_store(&qp->note, 0);
 	atomic_store(&qp->left_whole, false);
+	atomic_store(&qp->left_note, 0);
 	const struct soft_path_ops *path = qp->path;
 	if (path->leave)
 		path->leave(qp);

@@ -577,10 +577,37 @@ SOFT_EXPORT void softdev_holds(struct ibv_qp *ibqp, int some)
 {
 	struct soft_qp *qp = to_qp(ibqp);
 
-	/* Before the lane is there, its number is taken from here by the thread that makes it, and no data is sent. */
-	atomic_store_explicit(&qp->holds, some ? SOFT_HOLDS_SOME : SOFT_HOLDS_NOTHING, memory_order_release);
-	if (qp->path->say)
+	const uint32_t says = !some ? SOFT_HOLDS_NOTHING : some == 2 ? SOFT_HOLDS_LAST : SOFT_HOLDS_SOME;
+
+	/* Before the lane is there, the thread that makes it takes this from here (soft_out_say()). */
+	atomic_store_explicit(&qp->holds, says, memory_order_release);
+	if (says != SOFT_HOLDS_LAST && qp->path->say)
 		qp->path->say(qp);
+}
+
+SOFT_EXPORT void softdev_will(struct ibv_qp *ibqp, const void *message, uint32_t length, uint32_t imm_data)
+{
+	struct soft_qp *qp = to_qp(ibqp);
+
+	if (length > SOFTDEV_WILL_BYTES || !qp->path->will)
+		return;
+	soft_lock(&qp->sq_lock);
+	qp->path->will(qp, message, length, imm_data);
+	soft_unlock(&qp->sq_lock);
+}
+
+SOFT_EXPORT void softdev_note(struct ibv_qp *ibqp, uint64_t number)
+{
+	struct soft_qp *qp = to_qp(ibqp);
+
+	atomic_store_explicit(&qp->note, number, memory_order_release);
+	if (qp->path->note)
+		qp->path->note(qp);
+}
+
+SOFT_EXPORT uint64_t softdev_left_note(struct ibv_qp *ibqp)
+{
+	return soft_is(ibqp->context) ? atomic_load(&to_qp(ibqp)->left_note) : 0;
 }
 
 SOFT_EXPORT int softdev_left_whole(struct ibv_qp *ibqp)
@@ -609,8 +636,15 @@ int soft_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_
 			break;
 		}
 	}
-	if (qp->unsent && qp->path->push(qp))
-		soft_sq_retire(qp, &after);
+	if (qp->unsent) {
+		const bool last = atomic_load_explicit(&qp->holds, memory_order_relaxed) == SOFT_HOLDS_LAST;
+		if (soft_unlikely(last))
+			qp->settles = !err;
+		if (qp->path->push(qp))
+			soft_sq_retire(qp, &after);
+		if (soft_unlikely(last))
+			qp->settles = false;
+	}
 	soft_unlock(&qp->sq_lock);
 	soft_after_run(&after);
 	return err;

@@ -65,10 +65,19 @@ void soft_lanes_drop(struct soft_qp *qp)
 }
 
 /* Whether a peer that is gone has left nothing undone. rq_lock. */
-static bool all_done(const struct soft_in *in)
+static bool all_done(struct soft_qp *qp, struct soft_after *after)
 {
-	return !in->stopped && in->message == SOFT_IN_NONE && in->head == atomic_load(&in->seg->tail) &&
-	       !atomic_load(&in->seg->waiting) && atomic_load(&in->seg->holds) == SOFT_HOLDS_NOTHING;
+	const struct soft_in *in = qp->in;
+	struct soft_seg *seg = in->seg;
+	const uint64_t tail = atomic_load(&seg->tail);
+
+	if (in->stopped || in->message != SOFT_IN_NONE || in->head != tail)
+		return false;
+	if (atomic_load(&seg->waiting) && (!tail || atomic_load(&seg->run_at) != tail))
+		return false;
+	if (atomic_load(&seg->holds) == SOFT_HOLDS_NOTHING || (tail && atomic_load(&seg->settled_at) == tail))
+		return true;
+	return soft_in_will(qp, after);
 }
 
 /* Whether the loss of this link will fail the queue pair, for the sake of its own requests. */
@@ -94,8 +103,10 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 	if (qp->in && (fails || qp->in->link == link)) {
 		bool took = soft_receives(soft_state(qp));
 		soft_in_last_look(qp, after); /* handles what was sent; may find that the peer left in good order */
-		if (qp->in && took)
-			atomic_store(&qp->left_whole, all_done(qp->in));
+		if (qp->in && took && !atomic_load(&qp->left_whole)) { /* what it has left is taken once */
+			atomic_store(&qp->left_note, atomic_load(&qp->in->seg->note));
+			atomic_store(&qp->left_whole, all_done(qp, after));
+		}
 		if (qp->in && qp->in->link == link) {
 			lost = true;
 			soft_in_free(qp);

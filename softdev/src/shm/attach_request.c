@@ -133,7 +133,7 @@ static bool take_lane(struct soft_qp *qp, struct soft_link *link, const struct s
 		qp->met = true;
 		soft_out_settings(qp, true);
 		soft_sq_pump(qp, after);
-		soft_out_say(qp);
+		soft_out_say_first(qp);
 	}
 	soft_unlock(&qp->sq_lock);
 	return taken;

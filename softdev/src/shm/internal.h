@@ -76,8 +76,13 @@ bool soft_out_collect(struct soft_qp *qp, struct soft_after *after);
 void soft_out_idle(struct soft_qp *qp);
 /* An acknowledgement is overdue: kicks the peer's progress thread. False: nothing is outstanding. */
 bool soft_out_kick(struct soft_qp *qp);
-/* Publishes qp->holds. No lock. */
+/* Publish qp->holds, and qp->note. No lock; the thread that posts. */
 void soft_out_say(struct soft_qp *qp);
+void soft_out_note(struct soft_qp *qp);
+/* Leaves a message. sq_lock held. */
+void soft_out_will(struct soft_qp *qp, const void *message, uint32_t length, uint32_t imm);
+/* Publishes both, on a lane that is new. */
+void soft_out_say_first(struct soft_qp *qp);
 /* Copies the QP attributes that the responder needs. */
 void soft_out_settings(struct soft_qp *qp, bool first);
 /* bell.c: wakes a CQ of another process if it is armed for this kind of completion. Never blocks. */
@@ -90,6 +95,8 @@ void soft_door_fire(struct soft_door *door, const _Atomic(uint64_t) *arming, con
 bool soft_in_progress(struct soft_qp *qp, struct soft_after *after);
 /* The same, when there may be no other look: nothing is left for later. */
 bool soft_in_last_look(struct soft_qp *qp, struct soft_after *after);
+/* The peer's process has ended, and all that it had posted was carried out: takes what it has left. False: nothing. */
+bool soft_in_will(struct soft_qp *qp, struct soft_after *after);
 /* Access rights of the QP changed: peers must ask again. */
 void soft_in_rights_changed(struct soft_qp *qp);
 /* The QP stops answering. */

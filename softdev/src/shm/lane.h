@@ -23,12 +23,23 @@ enum {
 	SOFT_RECORD_ALIGN = 64,    /* a cache line: a CDC message with its header fits in one */
 };
 
+struct soft_will {
+	_Alignas(SOFT_CACHE_LINE) uint32_t length;
+	uint32_t imm;
+	unsigned char message[SOFTDEV_WILL_BYTES];
+};
+
 struct soft_seg {
 	/* written by the requester */
-	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) tail;      /* request bytes published */
-	_Atomic(uint64_t) want_ack;                            /* newest message whose acknowledgement it needs */
-	_Atomic(uint32_t) waiting;                             /* a posted request is in the requester's memory only */
-	_Atomic(uint32_t) holds;                               /* enum soft_holds */
+	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) tail; /* request bytes published */
+	_Atomic(uint64_t) want_ack;                       /* newest message whose acknowledgement it needs */
+	_Atomic(uint32_t) waiting;                        /* a posted request is in the requester's memory only */
+	_Atomic(uint32_t) holds;                          /* enum soft_holds */
+	/*
+	 * A process may be killed between two stores. So these are stored before a tail that ends `holds` or `waiting`,
+	 * and say so as soon as `tail` has that value, by the store that publishes the records. 0: no tail does.
+	 */
+	_Atomic(uint64_t) settled_at, run_at;
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) resp_head; /* response bytes consumed */
 	_Atomic(uint32_t) blocked;                             /* waits for room in the request ring */
 	_Atomic(uint32_t) rnr_retry;
@@ -36,6 +47,7 @@ struct soft_seg {
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) inside; /* in the middle of a direct access: enum soft_inside */
 	_Atomic(uint64_t) inside_at;                        /* its first address, as the key names it */
 	_Atomic(uint32_t) inside_length;                    /* 0: the kernel copies it, to the owner's address */
+	_Atomic(uint64_t) note; /* softdev_note(); here, where the responder reads nothing while it polls */
 	/* written by the responder */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) head; /* request bytes consumed */
 	_Atomic(uint64_t) acked;                          /* messages carried out */
@@ -43,6 +55,9 @@ struct soft_seg {
 	_Atomic(uint32_t) resp_blocked;
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint32_t) gate; /* 0: closed, final; changes with the access rights */
 	_Atomic(uint32_t) nak;                            /* enum ibv_wc_status for message acked + 1 */
+	/* written by the requester, read when its process has ended: softdev_will() */
+	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) will; /* 1 + which of them + the tail that it follows; 0: none */
+	struct soft_will wills[2];                        /* the other one is being written */
 	_Alignas(4096) unsigned char req[SOFT_REQ_RING];
 	unsigned char resp[SOFT_RESP_RING];
 };
@@ -199,6 +214,7 @@ struct soft_out {
 	bool now;             /* so kick again as soon as this is published */
 	bool dead;            /* the peer's process is gone, or violated the protocol */
 	bool waiting;         /* as published */
+	uint8_t will;         /* number of the last one, modulo 2 */
 	unsigned nasks, nasked;
 	uint32_t asks[SOFT_ASKS]; /* rkeys to ask the owner about; the first nasked of them: asked, and not answered */
 	unsigned oldest;          /* of regs: the next to be replaced */

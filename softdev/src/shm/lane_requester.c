@@ -487,15 +487,73 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft
 	enum soft_run r = run(qp, wqe);
 	if (soft_unlikely(r == SOFT_RUN_WAIT) && !qp->out->waiting) {
 		qp->out->waiting = true;
+		atomic_store(&qp->out->seg->run_at, 0);
 		atomic_store(&qp->out->seg->waiting, 1);
 	}
 	return r;
 }
 
+/* What is held may be more than what settled, or was left: in this order, before the program goes on. */
+static void say(struct soft_seg *seg, uint32_t holds)
+{
+	if (holds != SOFT_HOLDS_NOTHING) {
+		atomic_store_explicit(&seg->settled_at, 0, memory_order_relaxed);
+		atomic_store_explicit(&seg->will, 0, memory_order_relaxed);
+	}
+	atomic_store_explicit(&seg->holds, holds, memory_order_release);
+}
+
+/* Either soft_out_say_first() finds what was said before, or the lane is found here. */
+static bool has_lane(const struct soft_qp *qp)
+{
+	if (soft_likely(qp->out))
+		return true;
+	atomic_thread_fence(memory_order_seq_cst);
+	return qp->out;
+}
+
 void soft_out_say(struct soft_qp *qp)
 {
-	if (qp->out)
-		atomic_store_explicit(&qp->out->seg->holds, atomic_load(&qp->holds), memory_order_release);
+	if (has_lane(qp))
+		say(qp->out->seg, atomic_load_explicit(&qp->holds, memory_order_relaxed));
+}
+
+void soft_out_note(struct soft_qp *qp)
+{
+	if (has_lane(qp))
+		atomic_store_explicit(&qp->out->seg->note, atomic_load_explicit(&qp->note, memory_order_relaxed),
+				      memory_order_release);
+}
+
+void soft_out_will(struct soft_qp *qp, const void *message, uint32_t length, uint32_t imm)
+{
+	struct soft_out *o = qp->out;
+
+	/* It follows all that is posted, as the tail has it: that must be published. */
+	if (!o || o->waiting || qp->unsent || qp->sq_next != qp->sq_tail)
+		return;
+	o->will ^= 1;
+	struct soft_will *will = &o->seg->wills[o->will];
+	will->length = length;
+	will->imm = imm;
+	memcpy(will->message, message, length);
+	atomic_store_explicit(&o->seg->will, o->tail + 1 + o->will, memory_order_release);
+}
+
+/* The lane is new: the thread that posts may say something else meanwhile, and not have seen the lane. */
+void soft_out_say_first(struct soft_qp *qp)
+{
+	uint32_t holds;
+	uint64_t note;
+
+	atomic_thread_fence(memory_order_seq_cst);
+	do {
+		holds = atomic_load(&qp->holds);
+		note = atomic_load(&qp->note);
+		say(qp->out->seg, holds == SOFT_HOLDS_LAST ? SOFT_HOLDS_SOME : holds);
+		atomic_store(&qp->out->seg->note, note);
+		atomic_thread_fence(memory_order_seq_cst);
+	} while (atomic_load(&qp->holds) != holds || atomic_load(&qp->note) != note);
 }
 
 /* ---- waking the responder --------------------------------------------------------------------------- */
@@ -506,8 +564,11 @@ bool soft_out_flush(struct soft_qp *qp)
 
 	if (!o)
 		return false;
+	const bool settles = soft_unlikely(qp->settles) && qp->sq_next == qp->sq_tail;
+	if (settles)
+		atomic_store(&o->seg->settled_at, o->tail);
 	if (soft_unlikely(o->waiting) && qp->sq_next == qp->sq_tail) {
-		/* Published before this says so: a requester that is killed in between has left more than it seems. */
+		atomic_store(&o->seg->run_at, o->tail);
 		atomic_store(&o->seg->tail, o->tail);
 		atomic_store(&o->seg->waiting, 0);
 		o->waiting = false;
@@ -516,6 +577,11 @@ bool soft_out_flush(struct soft_qp *qp)
 		return false;
 	/* A lane whose bit is set is checked anyway; progress.c explains why this store is seq_cst. */
 	atomic_store(&o->seg->tail, o->tail);
+	if (settles) {
+		/* Published, and said, before the bell: who hears it may end this process. */
+		atomic_store_explicit(&qp->holds, SOFT_HOLDS_NOTHING, memory_order_relaxed);
+		say(o->seg, SOFT_HOLDS_NOTHING);
+	}
 	if (o->bit >= 64 || !(atomic_load(&o->door->near) & UINT64_C(1) << o->bit))
 		soft_door_ring(o->door, o->bit);
 	if (o->fire)

@@ -468,6 +468,26 @@ bool soft_in_last_look(struct soft_qp *qp, struct soft_after *after)
 	return progress(qp, true, after);
 }
 
+bool soft_in_will(struct soft_qp *qp, struct soft_after *after)
+{
+	const struct soft_in *in = qp->in;
+	const uint64_t which = atomic_load(&in->seg->will) - in->head - 1;
+	struct soft_will will;
+
+	if (which > 1)
+		return false;
+	memcpy(&will, &in->seg->wills[which], sizeof(will));
+	struct soft_rec rec = {
+		.length = will.length,
+		.op = SOFT_OP_SEND,
+		.flags = SOFT_REC_FIRST | SOFT_REC_LAST | SOFT_REC_IMM,
+		.imm = will.imm,
+		.total = will.length,
+	};
+	return will.length <= SOFTDEV_WILL_BYTES && soft_receives(soft_state(qp)) &&
+	       take_send(qp, &rec, (const char *)will.message, after) == TAKEN;
+}
+
 void soft_in_timeout(struct soft_qp *qp, struct soft_after *after)
 {
 	soft_lock(&qp->rq_lock);

@@ -55,7 +55,9 @@ static void qp_clear(struct soft_qp *qp)
 	memset(&qp->attr, 0, sizeof(qp->attr));
 	qp->remote = qp->met = false;
 	atomic_store(&qp->holds, SOFT_HOLDS_UNKNOWN);
+	atomic_store(&qp->note, 0);
 	atomic_store(&qp->left_whole, false);
+	atomic_store(&qp->left_note, 0);
 	qp->srq = NULL;
 	qp->ex = NULL;
 	qp->sq = NULL;

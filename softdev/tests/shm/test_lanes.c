@@ -4,7 +4,6 @@
 
 #include "softdev.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -388,37 +387,6 @@ static void many_lanes(void)
 }
 
 /* ---- requests of an earlier life ---- */
-
-static bool can_stop_threads(void)
-{
-    return !kernel_lacks(ptrace(PTRACE_SEIZE, getpid(), NULL, NULL), "ptrace");
-}
-
-/* Stops the progress thread of a child, and nothing else of it. */
-static int stop_progress(int pid)
-{
-    char path[300], name[32];
-    int found = 0;
-
-    snprintf(path, sizeof(path), "/proc/%d/task", pid);
-    DIR *tasks = opendir(path);
-    CHECK(tasks);
-    for (struct dirent *entry; !found && (entry = readdir(tasks));) {
-        snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", pid, entry->d_name);
-        FILE *file = fopen(path, "r");
-        if (!file)
-            continue;
-        if (fgets(name, sizeof(name), file) && !strcmp(name, "softdev\n"))
-            found = atoi(entry->d_name);
-        fclose(file);
-    }
-    closedir(tasks);
-    CHECK(found);
-    CHECK(!ptrace(PTRACE_SEIZE, found, NULL, NULL));
-    CHECK(!ptrace(PTRACE_INTERRUPT, found, NULL, NULL));
-    CHECK_EQ(waitpid(found, NULL, __WALL), found);
-    return found;
-}
 
 static void responder_of_two_lives(int fd, void *unused)
 {
