@@ -13,8 +13,11 @@ cdef enum:
     KIND_SEND = 1
     KIND_KEEPALIVE = 2
     CDC_TYPE = 0xFE
+    SAYS_LAST = 2           # of says_held: what is held goes by the next post, all of it
 
 ctypedef void (*says_held_fn)(ibv_qp *, int) noexcept nogil
+ctypedef void (*notes_fn)(ibv_qp *, uint64_t) noexcept nogil
+ctypedef void (*wills_fn)(ibv_qp *, const void *, uint32_t, uint32_t) noexcept nogil
 
 cdef bint is_announced_ack(unsigned char first) noexcept
 
@@ -61,8 +64,14 @@ cdef class QueuePair(CompletionOwner):
     cdef bint check_words                   # CDC messages carry aiordma's own (proto/cdc.py)
     cdef readonly bint failed
     cdef says_held_fn says_held             # tells the peer's device that something is held back; NULL: another device
+    cdef bint held                          # as it was said last
+    cdef wills_fn wills                     # leaves the peer a message, should this process end; NULL: another device
+    cdef bint willed                        # that is all that is held
     cdef uint32_t staged                    # flows with messages that are not even placed
+    cdef notes_fn notes                     # leaves a number to the peer, should this process end; NULL: another device
+    cdef uint32_t unread                    # flows with bytes that have been announced, and not been read
     cdef bint left_whole                    # it failed because the peer's process ended, which had sent all it accepted
+    cdef uint64_t left_note                 # ... and behind how many of this end's messages it had read everything
     cdef bint receives_late                    # it failed, but the peer did not break the protocol
     cdef bint flushing
     cdef bint refused                       # the device has refused a request: the link fails, in the loop's next turn at last
@@ -124,6 +133,10 @@ cdef class QueuePair(CompletionOwner):
     cdef void enqueue(self, Flow flow)
     cdef int flush_quiet(self) except -1
     cdef void say_held(self, bint some) noexcept
+    cdef void say_last(self, Flow flow) noexcept
+    cdef bint may_will(self, Flow flow) noexcept
+    cdef void will(self, const unsigned char *message, uint32_t length) noexcept
+    cdef void note_read(self) noexcept
     cdef void wait_for_room(self, Flow flow)
     cdef object flow_at(self, uint32_t token)
     cdef int register(self, Flow flow) except -1

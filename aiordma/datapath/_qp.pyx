@@ -44,6 +44,7 @@ from ..proto.seqack cimport SeqAckWindow
 from ..errors import Code, CompletionError, LinkError, RemoteProtocolError, VerbsError
 
 cdef extern from "<arpa/inet.h>" nogil:
+    uint32_t htonl(uint32_t)
     uint32_t ntohl(uint32_t)
 
 logger = logging.getLogger("aiordma.link")
@@ -116,6 +117,8 @@ cdef class LlcFlow(Flow):
 
     cdef int flush(self) except -1:
         while self.waiting:
+            if len(self.waiting) == 1 and self.qp.can_message():
+                self.qp.say_last(self)
             if not self.qp.send_llc(self.waiting[0]):
                 return 0
             self.waiting.popleft()
@@ -135,12 +138,14 @@ cdef class QueuePair(CompletionOwner):
     :param astray: address of the device's count of WRITEs that it did not execute when they were posted; 0: none.
     :param says_held: address of the device's function by which a peer learns, should this process be killed, whether it
         held something back; 0: none.
+    :param wills, notes: addresses of the device's functions that leave such a peer a message and a number; 0: none.
     """
 
     def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, *, object owner,
                  object keep, uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
                  uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm,
-                 uintptr_t astray=0, uintptr_t says_held=0):
+                 uintptr_t astray=0, uintptr_t says_held=0, uintptr_t wills=0,
+                 uintptr_t notes=0):
         self.qp = <ibv_qp *>qp
         self.qp_num = qp_num
         self.window = window
@@ -158,6 +163,8 @@ cdef class QueuePair(CompletionOwner):
         self.astray = <const volatile uint64_t *>astray if astray else &self.no_count
         self.astray_seen = self.astray[0]
         self.says_held = <says_held_fn>says_held
+        self.wills = <wills_fn>wills
+        self.notes = <notes_fn>notes
         self.flows = []
         # Numbers in an array, not in a list: after thousands of streams, one small object of each would keep the
         # page that its neighbours have left.
@@ -459,10 +466,37 @@ cdef class QueuePair(CompletionOwner):
             if len(self.waiting_flows) == 1:
                 self.say_held(True)
                 self.cq.mark_dirty(self)
+            elif self.willed:
+                self.say_held(True)
 
     cdef void say_held(self, bint some) noexcept:
         if self.says_held != NULL and not self.failed:
-            self.says_held(self.qp, some or self.staged > 0 or self.hook is not None)
+            self.held = some or self.staged > 0 or self.hook is not None
+            self.willed = False
+            self.says_held(self.qp, self.held)
+
+    cdef void say_last(self, Flow flow) noexcept:
+        """The message that this flow posts next is its last one. Where no other flow holds something back, the peer's
+        device is to see that together with the message: a process may be killed as soon as that is there."""
+        if (self.held and self.staged == 0 and self.hook is None and not self.failed
+                and len(self.waiting_flows) == (1 if flow.queued else 0)):
+            self.says_held(self.qp, SAYS_LAST)
+
+    cdef bint may_will(self, Flow flow) noexcept:
+        """Whether one message of this flow, which it could send now, would say all that the link holds back."""
+        return (self.held and self.wills != NULL and self.with_imm and self.staged == 0 and self.hook is None
+                and not self.failed and len(self.waiting_flows) == 1 and flow.queued and self.can_message())
+
+    cdef void will(self, const unsigned char *message, uint32_t length) noexcept:
+        """Leave the peer the message, in case this process ends before it posts anything."""
+        self.willed = True
+        self.wills(self.qp, message, length, htonl(self.window.foretell()))
+
+    cdef void note_read(self) noexcept:
+        """Every flow has read what has come so far. The peer may not be told for long; but if this process ends, it
+        finds that this end left nothing unread, and how many of its messages that covers."""
+        if self.notes != NULL and self.hook is None and not self.failed:
+            self.notes(self.qp, self.messages_received + self.nops_received)
 
     cdef void wait_for_room(self, Flow flow):
         """The flow found no free send WR: call its on_room() when some have completed."""
@@ -730,6 +764,8 @@ cdef class QueuePair(CompletionOwner):
         self.retire_fragments()
         reason = self.owner.explain(reason)
         self.left_whole = not isinstance(reason, RemoteProtocolError) and self.owner.peer_left_whole()
+        if self.left_whole and self.notes != NULL and self.hook is None:
+            self.left_note = self.owner.peer_left_note()
         self.receives_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
         for found in list(self.flows):
             if found is not None:

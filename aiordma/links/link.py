@@ -200,6 +200,8 @@ class Link:
             with_imm=not engine.backend.is_iwarp,
             astray=parts.qp.astray,
             says_held=parts.qp.says_held,
+            wills=parts.qp.wills,
+            notes=parts.qp.notes,
         )
 
     def _places(self) -> dict[str, Any]:
@@ -406,6 +408,11 @@ class Link:
     def peer_left_whole(self) -> bool:
         """Whether the peer's process has ended, and all that it had accepted was carried out here."""
         return self._left_whole() is True
+
+    def peer_left_note(self) -> int:
+        """Behind how many messages of this end that process had read everything."""
+        soft = self.engine.backend.soft
+        return 0 if soft is None else soft.left_note(self.parts.qp.pointer)
 
     @property
     def shows_end(self) -> bool:

@@ -42,6 +42,9 @@ cdef class RingPipe(Flow):
     cdef bint posting                       # a failure of the link is noted in late_reason
     cdef object failure, late_reason
     cdef object early                       # a CDC that cannot be applied yet
+    # what each end leaves to the other, should its process end
+    cdef bint unread                        # counted in qp.unread: bytes have been announced, and not been read
+    cdef uint64_t data_at                   # number of the message that announced this end's last bytes
     cdef readonly object owner
     cdef public object on_finished
     cdef object _on_readable, _on_writable
@@ -70,6 +73,9 @@ cdef class RingPipe(Flow):
     cdef uint32_t room(self) noexcept
     cdef int copy_out(self, unsigned char *to, uint32_t n) except -1
     cdef int consumed(self, uint32_t n) except -1
+    cdef void leave_will(self) noexcept
+    cdef void mark_unread(self) noexcept
+    cdef void forget_unread(self) noexcept
     cdef object nothing(self, Py_ssize_t max_bytes)
     cdef int announce(self, bint now) except -1
     cdef int post_cdc(self) except -1

@@ -118,6 +118,7 @@ cdef class RingPipe(Flow):
     def forget(self) -> None:
         """The negotiation failed before the peer could use this pipe: unregister without a message."""
         self.shut = self.closed = self.finished = True
+        self.forget_unread()
         self.qp.unregister(self)
 
     # ---- state
@@ -329,6 +330,9 @@ cdef class RingPipe(Flow):
                 tx.blocked = placed < n and tx.free() == 0
                 cursors.write(qp.message_room(), qp.cq.second)
                 qp.add_message(&chain, CDC_BYTES, lkey != 0)
+                self.data_at = qp.messages_sent
+                if qp.held and placed == n:
+                    qp.say_last(self)
             self.posting = True
             if lkey != 0:
                 self.post_copied(&chain, want)
@@ -416,8 +420,18 @@ cdef class RingPipe(Flow):
             self.waits = False
         if cursors.update_wanted or cursors.unannounced:
             self.qp.enqueue(self)
+            if cursors.unannounced:
+                self.leave_will()
             self.qp.cq.flush_if_late()
         return 0
+
+    cdef void leave_will(self) noexcept:
+        """What was placed is announced later: as this process may be killed before, the peer's device has the message
+        already."""
+        cdef unsigned char message[CDC_BYTES]
+        if self.qp.may_will(self) and self.failover.stage == ON_RDMA:
+            self.cursors.cdc.foretell(message)
+            self.qp.will(message, CDC_BYTES)
 
     cdef bint mark_blocked(self) noexcept:
         """A send waits for room; whether the peer must be told so."""
@@ -540,6 +554,10 @@ cdef class RingPipe(Flow):
     cdef int consumed(self, uint32_t n) except -1:
         self.rx.consume(n)
         self.bytes_received += n
+        if self.unread and self.rx.available() == 0:
+            self.forget_unread()
+            if self.qp.unread == 0:
+                self.qp.note_read()
         if self.rx.update_due():
             self.announce(self.rx.peer_blocked)
             if self.grows and self.rx.peer_blocked and self.bytes_received - self.turned_at >= self.rx_size:
@@ -549,6 +567,16 @@ cdef class RingPipe(Flow):
         if self.failover.stage == LEFT and self.rx.available() == 0:
             self.finish()
         return 0
+
+    cdef void mark_unread(self) noexcept:
+        if not self.unread and not self.closed:
+            self.unread = True
+            self.qp.unread += 1
+
+    cdef void forget_unread(self) noexcept:
+        if self.unread:
+            self.unread = False
+            self.qp.unread -= 1
 
     # ---- cursor messages
 
@@ -580,12 +608,16 @@ cdef class RingPipe(Flow):
         cdef QueuePair qp = self.qp
         cdef aio_chain chain
         cdef bint stopping = self.failover.stage != ON_RDMA
+        if self.cursors.unannounced:
+            self.data_at = qp.messages_sent + 1
         self.cursors.write(qp.message_room(), qp.cq.second)
         chain.length = 0
         # The last message is signalled: only when the peer's device has it may the TCP connection go (see link group).
         qp.add_message(&chain, CDC_BYTES, self.closed or stopping)
         self.last_posted = self.closed or stopping
         self.last_position = qp.sq_posted + chain.length
+        if qp.held:
+            qp.say_last(self)
         qp.post(&chain)
         if stopping:
             self.quiesce()
@@ -598,6 +630,7 @@ cdef class RingPipe(Flow):
             # It overtook the Confirm that travels on TCP; cursors are absolute, so the latest message is enough. Or the
             # stream is leaving RDMA, and TCP carries what it announces, unless the peer had come to its end on RDMA.
             self.early = message[:CDC_BYTES]
+            self.mark_unread()
             return 0
         if not cursors.parse(message, length):
             if is_damaged(message):
@@ -607,6 +640,8 @@ cdef class RingPipe(Flow):
             return 0
         changes = cursors.apply()
         cursors.active_at = self.qp.cq.second
+        if changes & CHANGE_DATA:
+            self.mark_unread()
         if changes & CHANGE_INVALID:
             self.on_broken(RemoteProtocolError(f"the peer broke the protocol: {cursors.cdc.fault_text()}"))
             self.abort_after_fault()
@@ -632,6 +667,8 @@ cdef class RingPipe(Flow):
         if self.early is not None:
             early, self.early = self.early, None
             self.on_cdc(<const unsigned char *>PyBytes_AS_STRING(early), CDC_BYTES)
+            if self.early is None and self.rx.available() == 0:
+                self.forget_unread()
         return 0
 
     cdef int need(self) except -1:
@@ -694,6 +731,7 @@ cdef class RingPipe(Flow):
         if self.closed and not (abnormal and leaving):
             return 0
         self.closed = True
+        self.forget_unread()
         self._on_readable = self._on_writable = None
         if self.tx is None and self.failure is None:
             self.failure = LinkError("closed before the connection was confirmed")
@@ -741,13 +779,16 @@ cdef class RingPipe(Flow):
 
     cdef bint ended_whole(self) noexcept:
         """Whether a peer whose process has ended, with nothing held back on the link, has left this stream as the kernel
-        would end a TCP connection in order: it had no more to send, and has read what this end sent."""
+        would end a TCP connection in order: it had no more to send, and has read what this end sent. It may not have
+        told that: then it has left the number of messages behind which it had read everything."""
         cdef RxWindow rx = self.rx
         if self.failure is not None or self.tx is None or self.cursors.peer_has(ABNORMAL_CLOSE):
             return False
         if rx.peer_blocked or rx.prod == rx.told + self.rx_size:
             return False        # a writer waited for room, or may have
-        return self.tx.prod == self.tx.cons
+        if self.tx.prod == self.tx.cons:
+            return True
+        return self.cursors.unannounced == 0 and 0 < self.data_at <= self.qp.left_note
 
     cdef int end_for_peer(self) except -1:
         self.cursors.cdc.peer_state |= SENDING_DONE | CLOSED
@@ -866,6 +907,7 @@ cdef class RingPipe(Flow):
         self.rx.prod = read_until
         self.failover.stage = LEFT
         self.failover.kept = self.early = None
+        self.forget_unread()
         self.qp.unregister(self)
         if self.closed or self.rx.available() == 0:
             self.finish()

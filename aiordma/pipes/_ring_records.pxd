@@ -13,6 +13,7 @@ cdef class RingDatagrams(CompletionOwner):
     cdef object rest                        # the part of a large message that the device had no room for yet
     cdef Py_ssize_t rest_at
     cdef bint dirty, posting, blocked, watching, faulty
+    cdef bint counted                       # of the link's flows with staged messages
     cdef bint lost                          # off RDMA: what was accepted cannot be sent any more
     cdef object failure                     # off RDMA: how the peer broke the protocol of datagrams
     cdef object reader                      # RecordReader, once the connection has left RDMA
@@ -30,6 +31,8 @@ cdef class RingDatagrams(CompletionOwner):
     cdef bint is_lost(self) noexcept
     cdef bint refuse(self) except -1
     cdef int watch(self) except -1
+    cdef int push_all(self) except -1
+    cdef void uncount(self) noexcept
     cdef int end(self) except -1
     cdef Py_ssize_t arrived(self) except -2
     cdef Py_ssize_t arrived_elsewhere(self) except -2

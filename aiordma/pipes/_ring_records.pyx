@@ -138,13 +138,16 @@ cdef class RingDatagrams(CompletionOwner):
             elif not rings.queued and rings.comes_first():
                 rings.firsts += 1       # placing asks again
                 self.push()
-            elif not self.dirty:
-                self.dirty = True
-                rings.qp.staged += 1
-                rings.qp.say_held(True)
-                self.cq.mark_dirty(self)
             else:
-                self.cq.flush_if_late()
+                if not self.counted:
+                    self.counted = True
+                    rings.qp.staged += 1
+                    rings.qp.say_held(True)
+                if not self.dirty:
+                    self.dirty = True
+                    self.cq.mark_dirty(self)
+                else:
+                    self.cq.flush_if_late()
             return True
         self.push()
         placed = self.put_bytes(data, n) if self.staged == 0 else 0
@@ -228,13 +231,25 @@ cdef class RingDatagrams(CompletionOwner):
     cdef int flush(self) except -1:
         """The end of the tick."""
         self.dirty = False
-        self.rings.qp.staged -= 1
-        self.push()
-        if self.rings.cursors.unannounced and not self.is_lost():
-            self.rings.announce(True)
+        self.push_all()
+        self.uncount()
         if not self.rings.qp.waiting_flows:
             self.rings.qp.say_held(False)
         return 0
+
+    cdef int push_all(self) except -1:
+        """Put what was accepted, and announce it."""
+        if self.rest is None:
+            self.uncount()          # before the post: it may be the last of what the link holds back
+        self.push()
+        if self.rings.cursors.unannounced and not self.is_lost():
+            self.rings.announce(True)
+        return 0
+
+    cdef void uncount(self) noexcept:
+        if self.counted:
+            self.counted = False
+            self.rings.qp.staged -= 1
 
     cdef bint flush_beside(self) except -1:
         if self.posting:
@@ -243,9 +258,9 @@ cdef class RingDatagrams(CompletionOwner):
         cdef RingPipe rings = self.rings
         if self.rest is None and rings.failover.stage == ON_RDMA and rings.qp.hook is None and not rings.qp.refused \
                 and rings.tx.free() >= self.staged:
-            self.push()
-            if rings.cursors.unannounced and not self.is_lost():
-                self.rings.announce(True)
+            self.push_all()
+            if self.staged == 0 and not rings.queued and not rings.qp.waiting_flows:
+                rings.qp.say_held(False)
         return True
 
     @property

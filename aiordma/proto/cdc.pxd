@@ -60,5 +60,7 @@ cdef class CdcConnection:
     @cython.locals(step=uint32_t, freed=int64_t, arrived=int64_t, changed=int, state=uint32_t, fresh=uint32_t)
     cpdef int receive(self, CdcMessage message) noexcept nogil
     cpdef void write(self, unsigned char* out) noexcept nogil
+    @cython.locals(seq=uint16_t, update=uint8_t, blocked=uint8_t, told=uint64_t, requested=uint8_t)
+    cpdef void foretell(self, unsigned char* out) noexcept nogil
     @cython.locals(fresh=uint32_t)
     cpdef int set_local_state(self, uint32_t flags) noexcept nogil

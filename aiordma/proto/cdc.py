@@ -326,6 +326,20 @@ class CdcConnection:
         self.request_update = 0
         self.rx.mark_told()
 
+    def foretell(self, out: bytearray) -> None:
+        """Write the message that :meth:`write` would write now. Nothing counts as sent."""
+        seq = self.tx_seq
+        update = self.request_update
+        blocked = self.tx.blocked_told
+        told = self.rx.told
+        requested = self.rx.requested
+        self.write(out)
+        self.tx_seq = seq
+        self.request_update = update
+        self.tx.blocked_told = blocked
+        self.rx.told = told
+        self.rx.requested = requested
+
     def set_local_state(self, flags: int) -> int:
         """Add ``StateFlag`` bits to what we send. Returns 1 when they are new: a message must carry them."""
         fresh = flags & ~self.local_state & 0xE0

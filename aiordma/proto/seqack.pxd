@@ -24,6 +24,7 @@ cdef class SeqAckWindow:
     cpdef uint32_t credit(self) noexcept nogil
     @cython.locals(seq=uint32_t)
     cpdef int64_t send(self) noexcept nogil
+    cpdef uint32_t foretell(self) noexcept nogil
     cpdef int nop_due(self) noexcept nogil
     cpdef uint32_t nop(self) noexcept nogil
     cpdef int ack_owed(self) noexcept nogil

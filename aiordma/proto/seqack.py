@@ -83,6 +83,10 @@ class SeqAckWindow:
         self.owed = 0
         return seq << 16 | self.rta
 
+    def foretell(self) -> int:
+        """The immediate data of the message that :meth:`send` would be for now. Nothing counts as sent."""
+        return ((self.seq + 1) & 0xFFFF) << 16 | self.rta
+
     def nop_due(self) -> int:
         """1 when a NOP must be sent now: half a window is finished and the peer does not know."""
         return 1 if ((self.rta - self.sent_ack) & 0xFFFF) >= self.half else 0

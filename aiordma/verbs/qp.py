@@ -101,6 +101,10 @@ class Qp:
         self.says_held: int = (
             backend.soft.symbol("softdev_holds") if backend.soft is not None and self.astray else 0
         )
+        #: Addresses of its functions to leave the peer a message, and a number; 0: it has none.
+        self.wills = self.notes = 0
+        if backend.soft is not None and self.says_held:
+            self.wills, self.notes = map(backend.soft.symbol, ("softdev_will", "softdev_note"))
         self.psn = _random_psn()
         self.state = QpState.RESET
         #: READs it may have under way, once it is in RTS.

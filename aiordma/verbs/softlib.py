@@ -103,6 +103,9 @@ class SoftLibrary:
         self._left_whole = lib.softdev_left_whole
         self._left_whole.restype = ctypes.c_int
         self._left_whole.argtypes = [ctypes.c_void_p]
+        self._left_note = lib.softdev_left_note
+        self._left_note.restype = ctypes.c_uint64
+        self._left_note.argtypes = [ctypes.c_void_p]
 
     def calls(self) -> int:
         """How many ``ibv_*`` calls came through the library: proof that it is interposed."""
@@ -187,6 +190,10 @@ class SoftLibrary:
         of what it had accepted. None: it has not ended, and its end would show here."""
         answer = int(self._left_whole(qp_pointer))
         return None if answer < 0 else bool(answer)
+
+    def left_note(self, qp_pointer: int) -> int:
+        """The number that this process had left last (``softdev_note()``); 0: none."""
+        return int(self._left_note(qp_pointer))
 
     def symbol(self, name: str) -> int:
         """Address of one of its functions."""

@@ -174,6 +174,27 @@ def test_changes(core: Any) -> None:
     assert tell(a, b, core, prod_flags=core.cdc.ProdFlag.FAILOVER_VALIDATION) == change.FAILOVER
 
 
+def test_a_message_that_was_foretold_is_the_next_one_and_counts_as_none(core: Any) -> None:
+    a, b = end(core), end(core, token=9)
+    a.tx.produce(30)
+    tell(a, b, core)
+    b.rx.consume(30)
+    b.tx.produce(64)
+    assert b.tx.mark_blocked() == 0
+    b.request_update = 1
+    assert b.rx.told == 0
+    foretold = bytearray(44), bytearray(44)
+    for out in foretold:
+        b.foretell(out)
+    assert (b.rx.told, b.tx.blocked_told, b.request_update) == (0, 0, 1)
+    written = bytearray(44)
+    b.write(written)
+    assert foretold[0] == foretold[1] == written
+    again = bytearray(44)
+    b.write(again)
+    assert again != written
+
+
 def test_write_blocked_reaches_the_peer_and_is_reconsidered(core: Any) -> None:
     change = core.cdc.Change
     a, b = end(core), end(core)

@@ -22,6 +22,17 @@ def test_first_message(core: Any) -> None:
     assert w.receive_nop(3) == 0
 
 
+def test_a_message_that_was_foretold_is_the_next_one(core: Any) -> None:
+    w = core.seqack.SeqAckWindow(4, 65535)
+    assert w.foretell() == w.foretell() == w.send() == 0
+    assert w.foretell() == 1 << 16
+    assert w.receive(1 << 16) == 1
+    assert w.complete(1) == 1
+    assert w.foretell() == 1 << 16 | 1
+    assert w.ack_owed() == 1
+    assert w.send() == 1 << 16 | 1
+
+
 @pytest.mark.parametrize("window", [0, -1, 3, 48, 32768])
 def test_windows_that_are_refused(core: Any, window: int) -> None:
     with pytest.raises(ValueError, match="power of two"):

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 HERE = "tests.system.adversity.test_ends"
 
 #: What is written before the end, in one turn of the loop.
-PLANS = {"one": [b"h" * 1000], "head and body": [b"h" * 100, b"b" * 3000], "a ring": [b"r" * 60_000]}
+PLANS = {
+    "one": [b"h" * 1000],
+    "head and body": [b"h" * 100, b"b" * 3000],
+    "a ring": [b"r" * 60_000],
+    "many": [bytes([n]) * 50 for n in range(40)],
+}
 #: How the process ends then, and its exit status.
 ENDS: dict[str, int] = {
     "return": 0,
@@ -232,6 +237,7 @@ async def test_as_plain_asyncio(how: str, role: str) -> None:
 async def test_on_other_loops(how: str, loop: str) -> None:
     assert await left_by("stream", "client", "head and body", how, loop) == (3100, "end")
     assert await left_by("stream", "server", "one", how, loop) == (1000, "end")
+    assert await left_by("stream", "client", "many", how, loop) == (2000, "end")
 
 
 @pytest.mark.anyio
@@ -240,6 +246,62 @@ async def test_on_other_loops(how: str, loop: str) -> None:
 async def test_what_was_not_read_resets(how: str, role: str) -> None:
     """As TCP does, whose peers may lose what was sent by that; here they do not."""
     assert await left_by("stream", role, "one", how, unread=b"x" * 300) == (1000, "reset")
+
+
+ASKED = [b"a" * 300, b"b" * 5]
+
+
+class _Reading(_Protocol):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = sum(map(len, ASKED))
+        self.read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.left -= len(data)
+        if not self.left:
+            self.read.set_result(None)
+
+
+async def reading(control: Control, surface: str, port: int) -> None:
+    """Reads all that comes, answers nothing, says so, and waits to be killed."""
+    size = sum(map(len, ASKED))
+    if surface in ("plain", "streams"):
+        opened = await (asyncio if surface == "plain" else aiordma).open_connection(LOCAL, port)
+        await opened[0].readexactly(size)
+    elif surface in ("transport", "plain transport"):
+        if surface == "transport":
+            opened = await aiordma.create_connection(_Reading, LOCAL, port)
+        else:
+            opened = await asyncio.get_running_loop().create_connection(_Reading, LOCAL, port)
+        await opened[1].read
+    else:
+        opened = await aiordma.connect(LOCAL, port)
+        await opened.receive_exactly(size)
+    _kept.append(opened)
+    control.say("read")
+    await anyio.sleep_forever()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("surface", ["plain", "plain transport", "streams", "transport", "stream"])
+async def test_what_was_read_leaves_an_end(surface: str, loop: str) -> None:
+    """Although the process that is killed has not told how far it has read: nothing asked for that."""
+    if loop == "trio" and surface != "stream":
+        pytest.skip("asyncio's surface")
+    async with await aiordma.listen(LOCAL) as listener:
+        with (
+            process(f"{HERE}:reading", loop, port=listener.port, surface=surface) as victim,
+            anyio.fail_after(PATIENCE),
+        ):
+            stream = await listener.accept()
+            for piece in ASKED:
+                await stream.send(piece)
+            assert await victim.heard() == "read"
+            victim.kill()
+            got = await _of_stream(stream)
+    assert got == (0, "end")
 
 
 SLOW = 2_000_000
