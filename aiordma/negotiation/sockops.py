@@ -133,6 +133,12 @@ def _key(a: _Assembler) -> None:
     a.add(0x7B, _FRAME, 0, _KEY)
 
 
+def _look_up(a: _Assembler, map_fd: int) -> None:
+    a.map(1, map_fd)
+    a.address(2, _KEY)
+    a.call(_LOOKUP)
+
+
 def _set_callbacks(a: _Assembler, on: bool) -> None:
     a.load(2, _CONTEXT, _CALLBACKS)
     if on:
@@ -156,9 +162,7 @@ def _find(a: _Assembler, where: int) -> None:
 def _opt_in(a: _Assembler, map_fd: int) -> None:
     a.label("opt in")
     _key(a)
-    a.map(1, map_fd)
-    a.address(2, _KEY)
-    a.call(_LOOKUP)
+    _look_up(a, map_fd)
     a.jump_if(0, 0, "out")
     a.add(0x62, 0, 0, 0, _ASKED)  # the entry itself
     _set_callbacks(a, True)
@@ -166,14 +170,15 @@ def _opt_in(a: _Assembler, map_fd: int) -> None:
 
 
 def _established(a: _Assembler, map_fd: int) -> None:
-    """A client's SYN-ACK is here."""
+    """A client's SYN-ACK is here. Whether the socket takes part says this program's own map: the flag for
+    callbacks is the socket's, and another program of this kind, say of a container's cgroup, has perhaps
+    cleared it already."""
     a.label("established")
-    a.load(1, _CONTEXT, _CALLBACKS)
-    a.add(0x57, 1, value=_WRITES_OPTIONS)
-    a.jump_if(1, 0, "out")
+    _key(a)
+    _look_up(a, map_fd)
+    a.jump_if(0, 0, "out")
     _find(a, 0)
     a.add(0xC5, 0, 0, "opt out")  # less than 0
-    _key(a)
     a.add(0x69, 1, _FRAME, _OPTION + 6)  # the two bytes of aiordma's own, 0 without them
     a.add(0x67, 1, value=16)
     a.add(0x47, 1, value=_ANSWERED)

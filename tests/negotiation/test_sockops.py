@@ -43,7 +43,7 @@ def test_every_jump_goes_forward_to_an_instruction() -> None:
 
 def test_it_uses_the_map_and_nothing_but_what_it_needs() -> None:
     code = instructions()
-    assert [value for op, _, _, _, value in code if op == _LOAD_MAP] == [MAP, MAP]
+    assert [value for op, _, _, _, value in code if op == _LOAD_MAP] == [MAP, MAP, MAP]
     helpers = {value for op, _, _, _, value in code if op == _CALL}
     assert helpers == {1, 2, 46, 59, 142, 143, 144}
 

@@ -98,6 +98,23 @@ def test_beside_the_program_nothing_was_sent(program: SynProgram) -> None:
             os.close(kept)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_two_programs_see_the_same_socket(program: SynProgram, tmp_path: Path, which: int) -> None:
+    """One of the host and one of a container, or of two tests: each knows the sockets of its own map,
+    whichever runs first and takes the socket's flag for callbacks away."""
+    with cgroup_root(tmp_path) as root:
+        other = SynProgram(root)
+        try:
+            options = (program, other)[which].options
+            with listening(options) as ours, listening(None) as plain:
+                assert asked(options, ours.getsockname()) == (True, SynOption(1, in_answer=True))
+                with ours.accept()[0] as accepted:
+                    assert smc_option.in_syn_of(accepted) == SynOption(1)
+                assert asked(options, plain.getsockname()) == (True, None)
+        finally:
+            other.close()
+
+
 def strict(program: SynProgram) -> Config:
     # What it would wait for otherwise is longer than the test.
     return Config(
