@@ -40,7 +40,7 @@ from tests.softdev.test_runs import connected, opened
 from tests.vm.wire.ends import SOFT, End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
 
@@ -60,12 +60,20 @@ def one_write(sender: End, qpn: int, receiver: End) -> None:
     assert [wc["status"] for wc in sender.poll(1)] == [0]
 
 
+def until(holds: Callable[[], bool], describe: Callable[[], object]) -> None:
+    """Wait for something that another thread or process does by itself."""
+    deadline = time.monotonic() + LIMIT
+    while not holds():
+        assert time.monotonic() < deadline, describe()
+        time.sleep(0.01)
+
+
 def wait_for(end: End, counter: str, value: int) -> None:
     """The progress thread reads what arrives."""
-    deadline = time.monotonic() + LIMIT
-    while end.counters()[counter] < value:
-        assert time.monotonic() < deadline, f"{counter} is {end.counters()[counter]}, not {value}"
-        time.sleep(0.01)
+    until(
+        lambda: end.counters()[counter] >= value,
+        lambda: f"{counter} is {end.counters()[counter]}, not {value}",
+    )
 
 
 @pytest.mark.parametrize("when", ["before the peer", "after the peer"])
@@ -239,10 +247,10 @@ def test_floods_of_requests(library: Path, hosts: tuple[Host, Host]) -> None:
             flood(5000)
             refuse(4 * BACKLOG)
             # The device opens one more for a moment when the kernel reports a change of interfaces.
-            limit = time.monotonic() + LIMIT
-            while (after := memory_and_files(server.pid))[1] > files and time.monotonic() < limit:
-                time.sleep(0.01)
-            assert after[0] < memory + 4096
-            assert after[1] <= files
+            until(
+                lambda: memory_and_files(server.pid)[1] <= files,
+                lambda: f"{memory_and_files(server.pid)[1]} files are open, not {files}",
+            )
+            assert memory_and_files(server.pid)[0] < memory + 4096
         finally:
             server.kill()
