@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from array import array
 
 import pytest
@@ -103,6 +104,20 @@ def test_in_an_open_loop_a_pause_makes_all_late_that_were_due() -> None:
     # 30 were due in the first 30 ms of the pause.
     assert all(late >= 0.02 for late in seconds[:30])
     assert all(late < 0.02 for late in seconds[60:])
+
+
+def test_in_an_open_loop_a_pause_of_all_the_time_leaves_one_round_trip() -> None:
+    times = itertools.chain((0.0,), itertools.repeat(5.0))
+
+    async def run_it() -> array[float]:
+        echoed: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def receive(size: int) -> None:
+            assert len(await echoed.get()) == size
+
+        return await offered(echoed.put, receive, 64, 1000, 0.01, lambda: next(times))
+
+    assert list(asyncio.run(run_it())) == [pytest.approx(4.999)]
 
 
 def test_a_report_shows_only_what_was_measured() -> None:
