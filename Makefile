@@ -295,7 +295,7 @@ fuzz: .venv/.apt-fuzz ## fuzz the wire and shared memory: FUZZ_SECONDS=30 for ea
 	@cmake -S softdev -B build/fuzz -G Ninja --log-level=WARNING -DCMAKE_C_COMPILER=clang \
 	  -DSOFTDEV_FUZZ=ON -DSOFTDEV_SANITIZE=address,undefined >/dev/null
 	@cmake --build build/fuzz --target fuzzers -- --quiet
-	@set -e; cd build/fuzz; for one in roce/packet roce/receiver shm/peer; do what=$${one#*/}; \
+	@set -e; cd build/fuzz; for one in core/faults roce/packet roce/receiver shm/peer; do what=$${one#*/}; \
 	  echo "== fuzz_$$what: $(FUZZ_SECONDS) s"; mkdir -p corpus/$$what; \
 	  tests/fuzz_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
 	    corpus/$$what ../../softdev/tests/$${one%/*}/corpus/$$what; done

@@ -6,7 +6,8 @@ nothing until a test asks for one of its fixtures:
 * ``rdma_device``: the device that programs are run on;
 * ``rdma_run``: starts a program on it, or runs it to its end;
 * ``rdma_pair``: runs a server and its client;
-* ``rdma_faults``: the faults of the software device, for programs that are started afterwards.
+* ``rdma_faults``: the faults of the software device, for programs that are started afterwards, and by hand in
+  those that run.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .device import Device, Faults, software_device
+from .device import Device, software_device
+from .faults import FaultError, Faults
 from .programs import Ended, Failed, Pair, Program, Programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Device", "Ended", "Failed", "Faults", "Pair", "Program", "Programs"]
+__all__ = ["Device", "Ended", "Failed", "FaultError", "Faults", "Pair", "Program", "Programs"]
 
 _MARK = 'rdma_faults(spec): faults of the software device in the programs of the test: "wire_drop=0.01"'
 

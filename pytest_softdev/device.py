@@ -35,20 +35,6 @@ class Device(NamedTuple):
         return {**variables, "LD_PRELOAD": ":".join(others), "SOFTDEV_DEVICE": "soft"}
 
 
-class Faults:
-    """The faults of programs that are started from now on, in the words of ``SOFTDEV_FAULTS``.
-
-    ``man softdev`` has the kinds, each with its probability: ``"seed=7,wire_drop=0.01,delay=0.1"``.
-    """
-
-    def __init__(self, spec: str = "") -> None:
-        self.spec = spec
-
-    def set(self, spec: str) -> None:
-        """Replace them; "" ends all. A program says on standard error what it does not understand."""
-        self.spec = spec
-
-
 def software_device() -> Device:
     """The one that aiordma's wheel brings. Fails the test, with what to do, where it is not there."""
     spec = importlib.util.find_spec("aiordma")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from .device import Device, Faults
+    from .device import Device
+    from .faults import Faults
 
 #: Seconds that a program is waited for.
 TIMEOUT = 60.0

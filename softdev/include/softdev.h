@@ -145,12 +145,31 @@ uint64_t softdev_rnr(void);
 int softdev_shortage(int peer);
 
 /*
- * Sets the faults that the device injects in this process, in the format of the environment variable
- * SOFTDEV_FAULTS. "seed=7,event=0.01,error=1e-4" gives each kind a probability from 0 to 1; kinds that are not
- * named get 0, and NULL or "" ends all. A seed makes the sequence of draws repeatable.
+ * Sets the faults that the device makes in this process, in place of those that there were: a plan in the words of the
+ * environment variable SOFTDEV_FAULTS. NULL or "" ends all. Returns 0, or EINVAL without any change.
  *
- * Kinds: event (completion event lost), spurious (event without a completion), error (work request fails), delay
- * (late acknowledgement), and for UD datagrams drop, duplicate, reorder and corrupt. A reordered datagram arrives after
+ * A fault is one or more words "name=value", by blanks or commas: "seed=7,event=0.01,error=1e-4", "port=down for=2s".
+ * A plan has several, between semicolons, or is "@" and the path of a file: with semicolons, or in TOML, where each
+ * [[fault]] is one. A word that a later fault has, too, counts as the later one says, while it lasts.
+ *
+ * When: at (begins after that time), for (lasts so long; without it, until it is ended), every (begins again after so
+ * long). Times have a unit: 200us, 5ms, 2s, 1m.
+ *
+ * States: port=down (nothing is sent or received, requests wait for as long as their retries take and then fail;
+ * ibv_query_port() and IBV_EVENT_PORT_ERR say so, and IBV_EVENT_PORT_ACTIVE when it ends); gid=N (entry N of the GID
+ * table is gone, and IBV_EVENT_GID_CHANGE says so); mtu=1024 (the link carries no longer packets: those of queue pairs
+ * with a larger path MTU are lost if the message is longer); slow=5ms (a queue pair begins to send one message in that
+ * time, and takes messages of other processes of this host as rarely). device=soft1: of that device only, for port and
+ * async.
+ *
+ * Once: qp=0x1234 or qp=any (a queue pair dies: IBV_EVENT_QP_FATAL, and what is left of it is flushed); async=port_err,
+ * port_active, gid_change, lid_change, pkey_change, sm_change, client_reregister or device_fatal (the event alone).
+ *
+ * By chance, with a probability from 0 to 1, drawn from seed=N for the same sequence again: event (completion event
+ * lost), spurious (event without a completion), error (work request fails), retry (it fails with
+ * IBV_WC_RETRY_EXC_ERR), rnr (a message finds no receive, though one is posted), cqe_lost (a completion never comes),
+ * cqe_late (it comes after late=5ms, by default 1ms, and those behind it no earlier), cqe_twice, delay (late
+ * acknowledgement), and for UD datagrams drop, duplicate, reorder and corrupt. A reordered datagram arrives after
  * the next one to its queue pair, or never if none follows. A corrupt one has a flipped bit that a checksum would have
  * found on a real wire.
  *
@@ -158,10 +177,23 @@ int softdev_shortage(int peer);
  * as set by a router) apply to packets of every kind from other hosts. wire_renumber applies to outgoing packets that
  * leave in one run with others: their checksum is computed for another IPv4 identification, as in a network that
  * numbers segments differently from Linux.
- *
- * Returns 0, or EINVAL without any change.
  */
 int softdev_faults(const char *spec);
+
+/*
+ * Adds one fault, in the same words, or "list", "clear" or "clear N" (the number that list gives). The answer is text of
+ * at most size - 1 bytes: the fault's number, the list, or what is wrong with the request. Other processes of the user
+ * ask for the same by `softdev fault PID`. Returns 0, EINVAL, ENOENT (clear: no such fault) or ENOSPC (64 faults).
+ */
+int softdev_fault(const char *request, char *answer, size_t size);
+
+/*
+ * Has the faults go by a clock that the program moves, in nanoseconds and never back, for tests in virtual time: at, for,
+ * every, late and slow, and the retries of what a port that is down here holds back. Returns when something changes next
+ * (UINT64_MAX: nothing will): the program calls again at that time, and whenever it has moved its clock. Late
+ * completions are there, and faults have begun or ended, when the call returns. 0: the system's clock again, as at first.
+ */
+uint64_t softdev_faults_clock(uint64_t now_ns);
 
 /*
  * Counters of this process's packets to and from other hosts: sent, runs (several packets sent as one), received,

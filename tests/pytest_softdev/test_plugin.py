@@ -192,6 +192,8 @@ def test_what_still_runs_is_ended_with_the_test(pytest_run: Callable[..., Run]) 
 
 
 FAULTS = """
+from pytest_softdev import FaultError
+
 @pytest.mark.rdma_faults("seed=3,delay=0.1")
 def test_by_mark(rdma_run):
     assert "SOFTDEV_FAULTS=seed=3,delay=0.1" in rdma_run("env").output.split()
@@ -205,6 +207,24 @@ def test_from_now_on(rdma_run, rdma_faults):
 
 def test_none(rdma_run):
     assert "SOFTDEV_FAULTS" not in rdma_run("env").output
+
+def test_by_hand(rdma_run, rdma_faults):
+    program = ["ibv_rc_pingpong", "-d", "soft0", "-g", "0", "-p", "23510"]
+    serving = rdma_run.start(*program)
+    serving.serves()
+    assert "no faults" in rdma_faults.now(serving, "list")
+    assert rdma_faults.now(serving, "qp=any at=1m").isdigit()
+    assert "qp=any at=1m (begins in" in rdma_faults.now(serving.pid, "list")
+    assert rdma_faults.now(serving, "clear") == "1 ended"
+    with pytest.raises(FaultError, match="down or up"):
+        rdma_faults.now(serving, "port=left")
+    with pytest.raises(FaultError, match="at most"):
+        rdma_faults.now(serving, "x" * 2000)
+    rdma_faults.now(serving, "error=1")
+    assert rdma_run(*program, "127.0.0.1", check=False).status != 0
+    assert serving.wait(check=False).status != 0
+    with pytest.raises(FaultError, match="has ended"):
+        rdma_faults.now(serving, "list")
 """
 
 

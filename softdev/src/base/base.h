@@ -138,6 +138,11 @@ enum soft_fault {
 	SOFT_FAULT_DELAY,     /* acknowledgement late */
 	SOFT_FAULT_REORDER,   /* UD datagram overtaken by the next one to its QP */
 	SOFT_FAULT_CORRUPT,   /* UD datagram with a bit flipped */
+	SOFT_FAULT_RETRY,     /* a work request fails: no answer after all retries */
+	SOFT_FAULT_RNR,       /* a message finds no receive, though there is one */
+	SOFT_FAULT_CQE_LOST,  /* a completion never comes, ... */
+	SOFT_FAULT_CQE_LATE,
+	SOFT_FAULT_CQE_TWICE,
 	SOFT_FAULT_ROCE_DROP, /* packets from other hosts: lost, ... */
 	SOFT_FAULT_ROCE_DUPLICATE,
 	SOFT_FAULT_ROCE_REORDER,  /* overtaken by the next one */
@@ -147,10 +152,20 @@ enum soft_fault {
 	SOFT_FAULT_ROCE_RENUMBER, /* to other hosts, not first of a run: another IPv4 identification */
 	SOFT_FAULT_KINDS,
 };
+/* As many devices, and entries of a GID table, as a fault can name. */
+enum { SOFT_FAULT_DEVICES = 4, SOFT_FAULT_GIDS = 64 };
+/* Whether there are any faults, of these kinds or of others (core/faults.h). */
 extern atomic_bool soft_faults_on;
 bool soft_fault_hit(enum soft_fault kind);
-/* Reads the settings from the environment, once. */
-void soft_faults_read(void);
+/* A number that depends on the seed, and on how many were drawn before. */
+uint64_t soft_fault_draw(void);
+void soft_fault_seed(uint64_t seed);
+/* The probability, of 2^53. */
+void soft_fault_set(enum soft_fault kind, uint64_t threshold);
+/* The kind of that name, or -1; the name; how often it has happened. */
+int soft_fault_named(const char *name);
+const char *soft_fault_name(enum soft_fault kind);
+uint64_t soft_fault_hits(enum soft_fault kind);
 static inline bool soft_fault(enum soft_fault kind)
 {
 	return soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)) && soft_fault_hit(kind);

@@ -1,8 +1,6 @@
 /*
- * Injected faults for tests: parsing the settings and drawing. softdev_faults() describes the kinds.
+ * Faults by chance: their names, and the draws. core/faults.c decides which there are at a time.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
@@ -18,6 +16,11 @@ static const char *const names[SOFT_FAULT_KINDS] = {
 	[SOFT_FAULT_DELAY] = "delay",
 	[SOFT_FAULT_REORDER] = "reorder",
 	[SOFT_FAULT_CORRUPT] = "corrupt",
+	[SOFT_FAULT_RETRY] = "retry",
+	[SOFT_FAULT_RNR] = "rnr",
+	[SOFT_FAULT_CQE_LOST] = "cqe_lost",
+	[SOFT_FAULT_CQE_LATE] = "cqe_late",
+	[SOFT_FAULT_CQE_TWICE] = "cqe_twice",
 	[SOFT_FAULT_ROCE_DROP] = "wire_drop",
 	[SOFT_FAULT_ROCE_DUPLICATE] = "wire_duplicate",
 	[SOFT_FAULT_ROCE_REORDER] = "wire_reorder",
@@ -28,11 +31,14 @@ static const char *const names[SOFT_FAULT_KINDS] = {
 };
 enum { SCALE_BITS = 53 };
 static _Atomic(uint64_t) thresholds[SOFT_FAULT_KINDS]; /* of 2^53 */
+static _Atomic(uint64_t) hits[SOFT_FAULT_KINDS];
 static _Atomic(uint64_t) counter;
 
 /* splitmix64: the n-th draw depends on seed and n only. */
-static uint64_t draw(uint64_t n)
+uint64_t soft_fault_draw(void)
 {
+	uint64_t n = atomic_fetch_add(&counter, UINT64_C(0x9e3779b97f4a7c15));
+
 	n = (n ^ (n >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
 	n = (n ^ (n >> 27)) * UINT64_C(0x94d049bb133111eb);
 	return n ^ (n >> 31);
@@ -42,72 +48,36 @@ bool soft_fault_hit(enum soft_fault kind)
 {
 	uint64_t threshold = atomic_load_explicit(&thresholds[kind], memory_order_relaxed);
 
-	if (!threshold)
+	if (!threshold || soft_fault_draw() >> (64 - SCALE_BITS) >= threshold)
 		return false;
-	return draw(atomic_fetch_add(&counter, UINT64_C(0x9e3779b97f4a7c15))) >> (64 - SCALE_BITS) < threshold;
+	atomic_fetch_add_explicit(&hits[kind], 1, memory_order_relaxed);
+	return true;
 }
 
-struct plan {
-	uint64_t thresholds[SOFT_FAULT_KINDS], seed;
-	bool seeded;
-};
-
-/* Parses one "name=number". */
-static bool parse(char *item, struct plan *plan)
+int soft_fault_named(const char *name)
 {
-	char *value = strchr(item, '='), *end;
-
-	if (!value || !value[1])
-		return false;
-	*value++ = 0;
-	if (!strcmp(item, "seed")) {
-		plan->seed = strtoull(value, &end, 0);
-		plan->seeded = true;
-		return !*end;
-	}
-	double p = strtod(value, &end);
-	if (*end || !(p >= 0 && p <= 1))
-		return false;
-	for (int k = 0; k < SOFT_FAULT_KINDS; k++) {
-		if (strcmp(item, names[k]) != 0)
-			continue;
-		plan->thresholds[k] = (uint64_t)(p * (double)(UINT64_C(1) << SCALE_BITS));
-		return true;
-	}
-	return false;
+	for (int kind = 0; kind < SOFT_FAULT_KINDS; kind++)
+		if (!strcmp(name, names[kind]))
+			return kind;
+	return -1;
 }
 
-SOFT_EXPORT int softdev_faults(const char *spec)
+const char *soft_fault_name(enum soft_fault kind)
 {
-	struct plan plan = { 0 };
-	char *copy = strdup(spec ? spec : ""), *rest = copy, *item;
-	bool ok = copy, any = false;
-
-	while (ok && (item = strsep(&rest, ",")))
-		ok = !*item || parse(item, &plan);
-	free(copy);
-	if (!ok)
-		return EINVAL;
-	if (plan.seeded)
-		atomic_store(&counter, plan.seed);
-	for (int k = 0; k < SOFT_FAULT_KINDS; k++) {
-		atomic_store(&thresholds[k], plan.thresholds[k]);
-		any |= plan.thresholds[k] != 0;
-	}
-	atomic_store(&soft_faults_on, any);
-	return 0;
+	return names[kind];
 }
 
-void soft_faults_read(void)
+uint64_t soft_fault_hits(enum soft_fault kind)
 {
-	const char *spec = getenv("SOFTDEV_FAULTS");
+	return atomic_load_explicit(&hits[kind], memory_order_relaxed);
+}
 
-	if (spec && softdev_faults(spec))
-		fprintf(stderr,
-			"softdev: SOFTDEV_FAULTS=\"%s\" is not understood, so no faults are made; wanted: seed=N "
-			"and "
-			"event, spurious, error, drop, duplicate, delay, reorder or corrupt with a probability from 0 "
-			"to "
-			"1, by commas\n",
-			spec);
+void soft_fault_seed(uint64_t seed)
+{
+	atomic_store(&counter, seed);
+}
+
+void soft_fault_set(enum soft_fault kind, uint64_t threshold)
+{
+	atomic_store(&thresholds[kind], threshold);
 }

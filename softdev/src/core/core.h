@@ -26,6 +26,7 @@
 #define SOFTDEV_CORE_H
 
 #include "core/door.h"
+#include "core/faults.h"
 #include "core/objects.h"
 #include "core/path.h"
 #include "core/personality.h"
@@ -235,8 +236,8 @@ bool soft_gid_is_local(struct soft_ctx *ctx, const union ibv_gid *gid);
 /* Entry of our GID table, also one that programs are not shown; false when there is none at that index. */
 bool soft_gid_entry(struct soft_ctx *ctx, int index, struct ibv_gid_entry *entry);
 bool soft_gid_get(struct soft_ctx *ctx, int index, union ibv_gid *gid);
-/* What fits the interfaces of all entries that programs are shown. */
-enum ibv_mtu soft_gids_mtu(struct soft_ctx *ctx);
+/* What fits the interfaces of all entries that programs are shown, or without these (of_interfaces: false), the most. */
+enum ibv_mtu soft_gids_mtu(struct soft_ctx *ctx, bool of_interfaces);
 /* Index of a GID in the table, or -1. */
 int soft_gid_find(struct soft_ctx *ctx, const union ibv_gid *gid);
 /* The ibv_ functions of those names, for our contexts. */
@@ -407,6 +408,8 @@ static inline bool soft_sq_has_room(struct soft_qp *qp, size_t count)
 {
 	return qp->sq_tail - atomic_load_explicit(&qp->sq_polled, memory_order_relaxed) + count <= qp->cap.max_send_wr;
 }
+/* How long a requester repeats what is not answered. */
+uint64_t soft_retry_ns(const struct soft_qp *qp);
 /* The destination's process answered that its QP is not ready. */
 void soft_sq_heard(struct soft_qp *qp);
 /* Copies the caller's lists and inline bytes, which the caller may reuse after post_send returns. False: no memory. */

@@ -55,8 +55,7 @@ void soft_cq_spend(struct soft_cq *cq)
 	fire(cq, true);
 }
 
-static inline void push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender,
-			uint32_t sent)
+void soft_cq_add(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender, uint32_t sent)
 {
 	bool overrun = false;
 
@@ -83,6 +82,19 @@ static inline void push(struct soft_cq *cq, const struct ibv_wc *wc, bool solici
 		atomic_store(&cq->broken, true);
 		soft_kick_self();
 	}
+}
+
+static inline void push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender,
+			uint32_t sent)
+{
+	bool twice = false;
+
+	if (soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)) &&
+	    soft_fault_takes(cq, wc, solicited, sender, sent, &twice))
+		return;
+	soft_cq_add(cq, wc, solicited, sender, sent);
+	if (soft_unlikely(twice))
+		soft_cq_add(cq, wc, solicited, sender, sent);
 }
 
 void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
@@ -196,6 +208,7 @@ int soft_cq_pop(struct soft_cq *cq, int n, struct soft_cqe *out)
 
 void soft_cq_purge(struct soft_cq *cq, uint32_t qp_num)
 {
+	soft_fault_forget(cq, qp_num, false);
 	soft_lock(&cq->lock);
 	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed), keep = head;
 	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
@@ -350,5 +363,6 @@ void soft_cq_unpublish(struct soft_cq *cq)
 	atomic_store(&soft_proc.cqs[cq->index], NULL);
 	soft_unlock(&soft_proc.cq_lock);
 	atomic_fetch_and(cq->armed, ~(uint64_t)SOFT_ARM_WANTED);
+	soft_fault_forget(cq, 0, true);
 	wait_unpinned(cq);
 }

@@ -30,5 +30,8 @@ bool soft_iwarp_by_cm(void)
 
 bool soft_port_is_up(const struct ibv_context *context)
 {
-	return !(atomic_load_explicit(&soft_ports_down, memory_order_relaxed) >> (context->device - soft_devices) & 1);
+	const unsigned down = atomic_load_explicit(&soft_ports_down, memory_order_relaxed) |
+			      atomic_load_explicit(&soft_fault_state.cut, memory_order_relaxed);
+
+	return !(down >> (context->device - soft_devices) & 1);
 }

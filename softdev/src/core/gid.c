@@ -92,9 +92,15 @@ static int find(const struct soft_gids *table, const union ibv_gid *gid)
 	return -1;
 }
 
+/* A fault: the address is no GID for a while. */
+static bool is_gone(unsigned i)
+{
+	return atomic_load_explicit(&soft_fault_state.gids, memory_order_relaxed) >> i & 1;
+}
+
 static bool is_shown(const struct soft_gids *table, unsigned i)
 {
-	return i < table->count && table->used[i] && !(table->spare[i] && table->others);
+	return i < table->count && table->used[i] && !(table->spare[i] && table->others) && !is_gone(i);
 }
 
 static void put(struct soft_gids *table, unsigned i, const union ibv_gid *gid, uint32_t interface)
@@ -397,7 +403,8 @@ bool soft_gids_down(struct soft_ctx *ctx)
 bool soft_gid_entry(struct soft_ctx *ctx, int index, struct ibv_gid_entry *entry)
 {
 	struct soft_gids *table = current(ctx);
-	const bool found = index >= 0 && (unsigned)index < table->count && table->used[index];
+	const bool found =
+		index >= 0 && (unsigned)index < table->count && table->used[index] && !is_gone((unsigned)index);
 
 	if (found)
 		*entry = table->entries[index];
@@ -426,19 +433,20 @@ int soft_gid_find(struct soft_ctx *ctx, const union ibv_gid *gid)
 
 bool soft_gid_is_local(struct soft_ctx *ctx, const union ibv_gid *gid)
 {
-	return soft_gid_find(ctx, gid) >= 0;
+	return soft_gid_find(ctx, gid) >= 0; /* also one that a fault has taken away: it is this host's all the same */
 }
 
-enum ibv_mtu soft_gids_mtu(struct soft_ctx *ctx)
+enum ibv_mtu soft_gids_mtu(struct soft_ctx *ctx, bool of_interfaces)
 {
 	struct soft_gids *table = current(ctx);
 	const int mtu = table->mtu;
+	const unsigned fault = atomic_load(&soft_fault_state.mtu);
 	enum ibv_mtu fits = IBV_MTU_4096;
 
 	release(table);
-	while (mtu && fits > IBV_MTU_256 && (128 << fits) + HEADERS > mtu)
+	while (of_interfaces && mtu && fits > IBV_MTU_256 && (128 << fits) + HEADERS > mtu)
 		fits--;
-	return fits;
+	return fault && (unsigned)fits > fault ? (enum ibv_mtu)fault : fits;
 }
 
 int soft_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index, struct ibv_gid_entry *entry,

@@ -35,6 +35,14 @@ bool soft_gids_changed(const void *what);
 /* In the child, after fork(). */
 void soft_gids_after_fork(void);
 
+/* ---- control.c ---------------------------------------------------------------------------------------- */
+
+/* The socket for faults by hand; the epoll set is there. */
+void soft_control_open(void);
+void soft_control_close(void);
+/* The progress thread: whether an epoll event is of that socket; serves it. */
+bool soft_control_event(const void *what);
+
 /* ---- windows.c -------------------------------------------------------------------------------------- */
 
 /* SEND_WITH_INV and LOCAL_INV: returns an enum ibv_wc_status for the requesting side. Under a QP lock. */
@@ -57,7 +65,9 @@ static inline bool soft_cq_announced(struct soft_cq *cq, uint64_t hot)
 	}
 	return false;
 }
-/* Adds an entry and wakes an armed channel. solicited: counts for solicited-only arming (errors always do). */
+/* Adds an entry and wakes an armed channel. Of a receive: sender is NULL. */
+void soft_cq_add(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender, uint32_t sent);
+/* The same, unless a fault prevents it. solicited: counts for solicited-only arming (errors always do). */
 void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited);
 /* The same for a work request: whoever polls it frees the entries of that send queue before `sent`. */
 void soft_cq_push_sent(struct soft_cq *cq, const struct ibv_wc *wc, struct soft_qp *sender, uint32_t sent);

@@ -137,6 +137,10 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		soft_unlock(&b->rq_lock);
 		return absent(qp, wqe);
 	}
+	if (soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)) && soft_fault_is_cut(b)) {
+		soft_unlock(&b->rq_lock);
+		return soft_fault_cut_run(qp, wqe);
+	}
 	qp->met = true;
 	bool one_sided = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM || fetch;
 	bool receives = wqe->opcode != IBV_WR_RDMA_WRITE && !fetch;
@@ -161,6 +165,8 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		}
 		qp->wait = SOFT_WAIT_RNR;
 		qp->rnr_timer = timer;
+		if (soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)))
+			soft_fault_look_again(to_cq(qp->qp.send_cq), qp->send_slot); /* there may be a receive */
 		return SOFT_RUN_WAIT;
 	}
 	if (one_sided)

@@ -243,6 +243,8 @@ struct soft_qp {
 	bool heard;                         /* the destination's process has answered the last attempt to reach it */
 	uint64_t silent_ns;                 /* time without an answer, though its process lives */
 	_Atomic(uint64_t) deadline_ns;      /* the waiting WR fails then (CLOCK_MONOTONIC); 0: never */
+	uint64_t fault_until,
+		slow_send; /* faults, by their clock: when a WR fails whose link is cut; when the next begins */
 
 	_Alignas(SOFT_CACHE_LINE) struct soft_lock rq_lock;
 	struct soft_rq rq;
@@ -253,6 +255,7 @@ struct soft_qp {
 	struct soft_rwqe *current;         /* receive that a message is being written to, or NULL */
 	atomic_bool starved;               /* a message waits for a receive */
 	_Atomic(uint64_t) rnr_deadline_ns; /* shm: it is refused then; 0: never */
+	uint64_t slow_receive;             /* faults, by their clock: when it takes the next message */
 
 	atomic_bool left_whole;      /* shm: see softdev_left_whole() */
 	_Atomic(uint64_t) left_note; /* shm: see softdev_left_note() */

@@ -59,6 +59,8 @@ struct soft_path_ops {
 	void (*close)(struct soft_qp *qp);
 	/* Access rights of the QP changed: peers must ask again. */
 	void (*rights_changed)(struct soft_qp *qp);
+	/* A fault has taken the QP's port down, or it has ended: peers wait meanwhile. */
+	void (*cut)(struct soft_qp *qp, bool cut);
 
 	/* ---- both locks held ---- */
 

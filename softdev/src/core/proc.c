@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -121,6 +122,7 @@ static void shm_release(void)
 
 static void atfork_prepare(void)
 {
+	soft_faults_before_fork();
 	pthread_mutex_lock(&soft_proc.lock);
 	if (soft_fabrics.host->fork_prepare)
 		soft_fabrics.host->fork_prepare();
@@ -134,6 +136,7 @@ static void atfork_parent(void)
 	if (soft_fabrics.host->fork_parent)
 		soft_fabrics.host->fork_parent();
 	pthread_mutex_unlock(&soft_proc.lock);
+	soft_faults_after_fork();
 }
 
 /*
@@ -159,6 +162,7 @@ static void atfork_child(void)
 	soft_fabrics.net->fork_child();
 	soft_gids_after_fork();
 	soft_slot_forget();
+	soft_control_close();
 	close_fd(&soft_proc.listen_fd);
 	close_fd(&soft_proc.file_fd);
 	close_fd(&soft_proc.kick_fd);
@@ -170,6 +174,7 @@ static void atfork_child(void)
 	soft_proc.listen_fd = soft_proc.file_fd = soft_proc.kick_fd = soft_proc.timer_fd = -1;
 	soft_proc.epoll_fd = soft_proc.published_fd = -1;
 	soft_proc.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	soft_faults_after_fork();
 }
 
 static const struct soft_fabrics *_Atomic offered; /* identical for all contexts */
@@ -232,6 +237,8 @@ int soft_ctx_init(struct soft_ctx *ctx, const struct soft_fabrics *fabrics)
 		soft_proc.nctx++;
 	}
 	pthread_mutex_unlock(&soft_proc.lock);
+	if (!err)
+		soft_faults_tick(); /* those of the plan: the timer runs now */
 	return err;
 }
 
@@ -287,7 +294,12 @@ int soft_ctx_fini(struct soft_ctx *ctx)
 
 void soft_ctx_announce(const struct ibv_device *device, enum ibv_event_type type)
 {
-	pthread_mutex_lock(&soft_proc.lock);
+	/* The last context waits for the progress thread, which may be here, and there is none any more to be told. */
+	while (pthread_mutex_trylock(&soft_proc.lock)) {
+		if (atomic_load(&soft_proc.stop))
+			return;
+		sched_yield();
+	}
 	for (struct soft_ctx *ctx = soft_proc.contexts; ctx; ctx = ctx->next) {
 		if (ctx->v.context.device == device)
 			soft_async_push(ctx, type, (void *)(uintptr_t)(type == IBV_EVENT_DEVICE_FATAL ? 0 : 1));

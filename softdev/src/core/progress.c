@@ -67,8 +67,11 @@ static void run_slot(struct soft_cq *cq, struct soft_door *door, uint32_t slot, 
 		return;
 	}
 	soft_lock(&qp->rq_lock);
-	if (qp->path->receive)
+	const bool faults = soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed));
+	if (qp->path->receive && !(faults && soft_fault_is_deaf(qp)))
 		busy = qp->path->receive(qp, after);
+	if (faults && busy)
+		soft_fault_took(qp);
 	soft_unlock(&qp->rq_lock);
 	if (busy && slot < 64)
 		heat(cq, door, slot);

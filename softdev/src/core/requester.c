@@ -150,12 +150,17 @@ bool soft_wqe_keep(struct soft_qp *qp, struct soft_wqe *wqe)
 
 /* ---- waiting -------------------------------------------------------------------------------------- */
 
+uint64_t soft_retry_ns(const struct soft_qp *qp)
+{
+	return (UINT64_C(4096) << qp->attr.timeout) * (qp->attr.retry_cnt + 1u);
+}
+
 /* Absolute deadline of a wait for the destination that begins now; 0: none. */
 static uint64_t retry_deadline(const struct soft_qp *qp)
 {
 	if (!qp->attr.timeout)
 		return 0;
-	return soft_now_ns() + (UINT64_C(4096) << qp->attr.timeout) * (qp->attr.retry_cnt + 1u);
+	return soft_now_ns() + soft_retry_ns(qp);
 }
 
 uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer)
@@ -370,10 +375,10 @@ static enum soft_run carry_out(struct soft_qp *qp, struct soft_wqe *wqe, struct 
 {
 	if (soft_unlikely(wqe->status != IBV_WC_SUCCESS))
 		return SOFT_RUN_DONE;
-	if (soft_fault(SOFT_FAULT_ERROR)) {
-		wqe->status = IBV_WC_GENERAL_ERR;
-		return SOFT_RUN_DONE;
-	}
+	enum soft_run stopped;
+	if (soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)) &&
+	    soft_fault_stops(qp, wqe, &stopped))
+		return stopped;
 	if (soft_unlikely((wqe->flags & IBV_SEND_FENCE) && fetches_pending(qp))) {
 		qp->wait = SOFT_WAIT_FENCE;
 		return SOFT_RUN_WAIT;

@@ -50,7 +50,8 @@ static int append(struct soft_rq *rq, const struct ibv_recv_wr *wr)
 static void feed(struct soft_qp *qp, struct soft_after *after)
 {
 	soft_lock(&qp->rq_lock);
-	if (qp->path->receive)
+	if (qp->path->receive &&
+	    !(soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)) && soft_fault_is_deaf(qp)))
 		qp->path->receive(qp, after);
 	soft_unlock(&qp->rq_lock);
 	if (!qp->remote) {
@@ -110,6 +111,10 @@ bool soft_rq_take(struct soft_qp *qp)
 	struct soft_srq *srq = qp->srq;
 	bool limit = false;
 
+	if (soft_fault(SOFT_FAULT_RNR)) {
+		soft_fault_look_again(to_cq(qp->qp.recv_cq), qp->recv_slot);
+		return false;
+	}
 	if (soft_likely(!srq)) {
 		if (soft_likely(qp->rq.head != qp->rq.tail)) {
 			qp->current = soft_rq_at(&qp->rq, qp->rq.head);

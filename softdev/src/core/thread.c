@@ -58,6 +58,7 @@ static void run_timers(struct soft_after *after)
 		soft_fabrics.host->timer(qp, now, after);
 		soft_fabrics.net->timer(qp, now, after);
 	}
+	soft_faults_tick();
 	soft_run_doors();
 	soft_fabrics.net->tick();
 	if (run_stalls()) {
@@ -96,7 +97,7 @@ static void *thread_main(void *unused)
 				drain(soft_proc.timer_fd);
 				run_timers(&after);
 				soft_fabrics.host->service(&after);
-			} else if (soft_gids_changed(what)) {
+			} else if (soft_control_event(what) || soft_gids_changed(what)) {
 				continue;
 			} else if (!soft_fabrics.net->event(what, events[i].events, &after)) {
 				soft_fabrics.host->event(what, events[i].events, &after);
@@ -120,6 +121,7 @@ static void close_fds(void)
 		       &soft_proc.epoll_fd };
 
 	soft_slot_leave();
+	soft_control_close();
 	for (unsigned i = 0; i < sizeof(fds) / sizeof(*fds); i++) {
 		if (*fds[i] >= 0)
 			close(*fds[i]);
@@ -148,6 +150,7 @@ int soft_thread_start(void)
 	if (!err && soft_proc.file_fd >= 0)
 		err = watch(&soft_proc.file_fd);
 	if (!err) {
+		soft_control_open();
 		atomic_store(&soft_proc.stop, false);
 		atomic_store(&soft_proc.timer_ns, 0);
 		/* Signals belong to the application's threads. */

@@ -60,6 +60,8 @@ void soft_ud_deliver(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey,
 {
 	char changed[SOFT_UD_MTU];
 
+	if (soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)) && soft_fault_is_cut(b))
+		return;
 	if (soft_fault(SOFT_FAULT_CORRUPT) && rx->length) {
 		memcpy(changed, payload, rx->length);
 		changed[rx->length / 2] ^= 0x40;

@@ -100,6 +100,8 @@ static void one_packet(void *context, const struct roce_inbound *in)
 		count(&soft_roce_counters.no_qp);
 		return;
 	}
+	if (soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)) && soft_fault_is_cut(qp))
+		return;
 	if (packet.opcode == ROCE_CNP_OPCODE) {
 		soft_roce_notified(qp, &packet, in);
 		return;

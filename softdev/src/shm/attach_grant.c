@@ -59,6 +59,8 @@ static int grant_locked(struct soft_qp *qp, struct soft_link *link, struct soft_
 		soft_in_free(qp); /* the requester restarted */
 		qp->in = make_in(link, answer, event, &fds[0]);
 		err = qp->in ? 0 : errno;
+		if (qp->in)
+			atomic_store(&qp->in->seg->cut, soft_fault_is_cut(qp));
 	}
 	if (err && fds[1] >= 0) {
 		close(fds[1]);

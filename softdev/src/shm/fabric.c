@@ -30,6 +30,7 @@ const struct soft_path_ops soft_shm_path = {
 	.last_look = soft_in_last_look,
 	.close = soft_in_close,
 	.rights_changed = soft_in_rights_changed,
+	.cut = soft_in_cut,
 	.connected = connected,
 	.drop = soft_lanes_drop,
 };

@@ -99,6 +99,7 @@ bool soft_in_last_look(struct soft_qp *qp, struct soft_after *after);
 bool soft_in_will(struct soft_qp *qp, struct soft_after *after);
 /* Access rights of the QP changed: peers must ask again. */
 void soft_in_rights_changed(struct soft_qp *qp);
+void soft_in_cut(struct soft_qp *qp, bool cut);
 /* The QP stops answering. */
 void soft_in_close(struct soft_qp *qp);
 /* RNR timer of a message that waits at qp->in. Takes the lock itself. */

@@ -55,6 +55,7 @@ struct soft_seg {
 	_Atomic(uint32_t) resp_blocked;
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint32_t) gate; /* 0: closed, final; changes with the access rights */
 	_Atomic(uint32_t) nak;                            /* enum ibv_wc_status for message acked + 1 */
+	_Atomic(uint32_t) cut;                            /* a fault has taken the responder's port down */
 	/* written by the requester, read when its process has ended: softdev_will() */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) will; /* 1 + which of them + the tail that it follows; 0: none */
 	struct soft_will wills[2];                        /* the other one is being written */
@@ -212,6 +213,7 @@ struct soft_out {
 	bool counted;         /* in send_cq->waiting */
 	bool asleep;          /* the last acknowledgement needed a kick: the peer does not poll */
 	bool now;             /* so kick again as soon as this is published */
+	uint64_t cut_until;   /* the peer's port is down: what is in flight fails then; 0: it is not */
 	bool dead;            /* the peer's process is gone, or violated the protocol */
 	bool waiting;         /* as published */
 	uint8_t will;         /* number of the last one, modulo 2 */

@@ -411,11 +411,47 @@ static bool staged_acked(struct soft_qp *qp)
 	return soft_out_collect_acks(qp) && o->staged <= qp->acked;
 }
 
+/* ---- faults: the peer's port is down ------------------------------------------------------------------ */
+
+/* What has not begun waits for its port, as a card repeats its packets. */
+static enum soft_run wait_for_port(struct soft_qp *qp)
+{
+	if (qp->qp.qp_type != IBV_QPT_RC)
+		return SOFT_RUN_DONE; /* lost */
+	qp->heard = true;             /* the peer's process lives, and will not answer */
+	qp->wait = SOFT_WAIT_PEER;
+	return SOFT_RUN_WAIT;
+}
+
+/* Whether what is in flight has waited for as long. */
+static bool waited_in_vain(struct soft_qp *qp)
+{
+	struct soft_out *o = qp->out;
+
+	if (soft_likely(!atomic_load_explicit(&o->seg->cut, memory_order_relaxed)) || qp->acked == qp->issued ||
+	    !qp->attr.timeout) {
+		o->cut_until = 0;
+		return false;
+	}
+	const uint64_t now = soft_now_ns();
+	if (!o->cut_until)
+		o->cut_until = now + soft_retry_ns(qp);
+	if (now >= o->cut_until)
+		return true;
+	soft_cq_ring(to_cq(qp->qp.send_cq), qp->send_slot);
+	soft_timer_want(o->cut_until);
+	return false;
+}
+
+/* ---- one work request -------------------------------------------------------------------------------- */
+
 static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe)
 {
 	struct soft_out *o = qp->out;
 	uint32_t access;
 
+	if (soft_unlikely(atomic_load_explicit(&o->seg->cut, memory_order_relaxed)))
+		return wait_for_port(qp);
 	if (soft_unlikely(o->dead || !atomic_load_explicit(&o->seg->gate, memory_order_relaxed))) {
 		if (qp->qp.qp_type == IBV_QPT_RC)
 			wqe->status = IBV_WC_RETRY_EXC_ERR;
@@ -734,7 +770,7 @@ bool soft_out_collect(struct soft_qp *qp, struct soft_after *after)
 		bool known = nak == IBV_WC_REM_ACCESS_ERR || nak == IBV_WC_REM_INV_REQ_ERR ||
 			     nak == IBV_WC_REM_OP_ERR || nak == IBV_WC_RNR_RETRY_EXC_ERR;
 		fail_first(qp, known ? (enum ibv_wc_status)nak : IBV_WC_FATAL_ERR, after);
-	} else if (!gate || o->dead) {
+	} else if (!gate || o->dead || waited_in_vain(qp)) {
 		fail_first(qp, IBV_WC_RETRY_EXC_ERR, after);
 	}
 	soft_sq_retire(qp, after);

@@ -516,6 +516,14 @@ void soft_in_rights_changed(struct soft_qp *qp)
 	soft_lane_evict(qp->in);
 }
 
+void soft_in_cut(struct soft_qp *qp, bool cut)
+{
+	if (!qp->in)
+		return;
+	atomic_store(&qp->in->seg->cut, cut);
+	ring_requester(qp->in, true); /* it begins to wait, or goes on */
+}
+
 void soft_in_close(struct soft_qp *qp)
 {
 	struct soft_in *in = qp->in;

@@ -285,7 +285,7 @@ int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_po
 	struct ibv_port_attr all = {
 		.state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
 		.max_mtu = IBV_MTU_4096,
-		.active_mtu = soft_roce_mode() == ROCE_OFF ? IBV_MTU_4096 : soft_gids_mtu(to_ctx(context)),
+		.active_mtu = soft_gids_mtu(to_ctx(context), soft_roce_mode() != ROCE_OFF),
 		.gid_tbl_len = SOFT_GID_TABLE,
 		.port_cap_flags = IBV_PORT_CM_SUP,
 		.max_msg_sz = SOFT_MAX_MSG,

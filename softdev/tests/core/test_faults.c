@@ -8,10 +8,34 @@
 
 static void plans(void)
 {
-    static const char *const good[] = {
-        "", ",", "drop=0", "drop=1", "seed=0x10,event=0.5,spurious=.5", "delay=1e-3,reorder=1,corrupt=0.5"};
-    static const char *const bad[] = {"drop",      "drop=",    "drop=2", "drop=-1",           "drop=nan",
-                                      "drop=0.5x", "loss=0.1", "seed=x", "drop=0.1;error=0.1"};
+    static const char *const good[] = {"",
+                                       ",",
+                                       "drop=0",
+                                       "drop=1",
+                                       "seed=0x10,event=0.5,spurious=.5",
+                                       "delay=1e-3,reorder=1,corrupt=0.5",
+                                       "drop=0.1;error=0.1",
+                                       "port=down for=2s; at=1m gid=3",
+                                       "[[fault]]\nmtu = 1024\nfor = \"5ms\" # a while\n"};
+    static const char *const bad[] = {"drop",
+                                      "drop=",
+                                      "drop=2",
+                                      "drop=-1",
+                                      "drop=nan",
+                                      "drop=0.5x",
+                                      "loss=0.1",
+                                      "seed=x",
+                                      "port=left",
+                                      "for=2s",
+                                      "port=down for=2",
+                                      "port=down every=1s",
+                                      "slow=0s",
+                                      "qp=-1",
+                                      "gid=64",
+                                      "mtu=1000",
+                                      "device=soft4 port=down",
+                                      "async=rain",
+                                      "@/nonexistent"};
 
     for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
         CHECK_EQ(softdev_faults(good[i]), 0);
