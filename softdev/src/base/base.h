@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/copy.h"
+#include "base/guard.h"
 #include "base/names.h"
 #include "softdev.h"
 

@@ -445,8 +445,11 @@ void soft_rx_receive_error(struct soft_qp *qp, enum ibv_wc_status status, struct
 /* Checked host address for a WRITE, READ or atomic; NULL: *status has the reason. */
 char *soft_rx_remote(struct soft_qp *qp, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status,
 		     struct soft_after *after);
-void soft_rx_copy(char *to, const char *from, uint64_t n);
-uint64_t soft_rx_atomic(uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap);
+/* False, both: the memory is not there any more, or may not be written. */
+bool soft_rx_copy(char *to, const char *from, uint64_t n);
+bool soft_rx_atomic(uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap, uint64_t *old);
+/* What a request ends with whose memory at the responder is not there: a status for the requester. */
+int soft_rx_missing(struct soft_qp *qp, struct soft_after *after);
 /* Counts for softdev_rnr(). */
 void soft_count_rnr(void);
 

@@ -59,9 +59,11 @@ static int receive(struct soft_qp *b, const struct soft_qp *a, const struct soft
 	return status ? status : soft_rx_receive_done(b, &rx, after);
 }
 
-/* Copies the next n bytes of a READ or WRITE; at: of its first byte in the peer's memory. */
-static void copy(struct soft_wqe *wqe, const struct piece *pieces, char *at, uint32_t n)
+/* Copies the next n bytes of a READ or WRITE; at: of its first byte in the peer's memory. 0, or a status. */
+static int copy(struct soft_qp *b, struct soft_wqe *wqe, const struct piece *pieces, char *at, uint32_t n,
+		struct soft_after *after)
 {
+	const bool read = wqe->opcode == IBV_WR_RDMA_READ;
 	uint32_t skip = wqe->offset;
 
 	at += wqe->offset;
@@ -72,14 +74,14 @@ static void copy(struct soft_wqe *wqe, const struct piece *pieces, char *at, uin
 			continue;
 		}
 		uint32_t part = pieces[i].length - skip < n ? pieces[i].length - skip : n;
-		if (wqe->opcode == IBV_WR_RDMA_READ)
-			soft_rx_copy(pieces[i].addr + skip, at, part);
-		else
-			soft_rx_copy(at, pieces[i].addr + skip, part);
+		char *own = pieces[i].addr + skip;
+		if (soft_unlikely(!soft_rx_copy(read ? own : at, read ? at : own, part)))
+			return soft_guard_probe(own, part, read) ? soft_rx_missing(b, after) : IBV_WC_LOC_PROT_ERR;
 		at += part;
 		n -= part;
 		skip = 0;
 	}
+	return 0;
 }
 
 /* A READ or WRITE, of its next n bytes, or an atomic. */
@@ -92,17 +94,18 @@ static int reach(struct soft_qp *b, struct soft_wqe *wqe, const struct piece *pi
 	if (!at)
 		return status;
 	if (wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-		uint64_t old = soft_rx_atomic(wqe->opcode, at, wqe->atomic.compare_add, wqe->atomic.swap);
+		uint64_t old;
+		if (!soft_rx_atomic(wqe->opcode, at, wqe->atomic.compare_add, wqe->atomic.swap, &old))
+			return soft_rx_missing(b, after);
 		const char *from = (const char *)&old;
 		for (uint32_t i = 0; i < wqe->num_sge; i++) {
-			if (pieces[i].length)
-				memcpy(pieces[i].addr, from, pieces[i].length);
+			if (!soft_rx_copy(pieces[i].addr, from, pieces[i].length))
+				return IBV_WC_LOC_PROT_ERR;
 			from += pieces[i].length;
 		}
 		return 0;
 	}
-	copy(wqe, pieces, at, n);
-	return 0;
+	return copy(b, wqe, pieces, at, n, after);
 }
 
 static enum soft_run absent(struct soft_qp *qp, struct soft_wqe *wqe)

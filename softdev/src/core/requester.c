@@ -98,7 +98,8 @@ bool soft_wqe_gather(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t of
 					   soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length, 0);
 		if (soft_unlikely(!from))
 			return false;
-		soft_copy(to, from + offset, part);
+		if (soft_unlikely(!soft_guard_copy(to, from + offset, part)))
+			return false;
 		to += part;
 		n -= part;
 		offset = 0;
@@ -118,7 +119,8 @@ bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t o
 		char *to = soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length, IBV_ACCESS_LOCAL_WRITE);
 		if (soft_unlikely(!to))
 			return false;
-		soft_copy(to + offset, from, part);
+		if (soft_unlikely(!soft_guard_copy(to + offset, from, part)))
+			return false;
 		from += part;
 		n -= part;
 		offset = 0;

@@ -53,7 +53,10 @@ int soft_rx_place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_
 			soft_rx_receive_error(qp, IBV_WC_LOC_PROT_ERR, after);
 			return IBV_WC_REM_OP_ERR;
 		}
-		soft_copy(to + offset, from, part);
+		if (soft_unlikely(!soft_guard_copy(to + offset, from, part))) {
+			soft_rx_receive_error(qp, IBV_WC_LOC_PROT_ERR, after);
+			return IBV_WC_REM_OP_ERR;
+		}
 		from += part;
 		n -= part;
 		offset = 0;
@@ -141,7 +144,7 @@ char *soft_rx_remote(struct soft_qp *qp, uint8_t opcode, uint32_t rkey, uint64_t
  * the memory itself). ThreadSanitizer must not report them as races of the device.
  */
 #ifdef __SANITIZE_THREAD__
-__attribute__((no_sanitize("thread"))) void soft_rx_copy(char *to, const char *from, uint64_t n)
+__attribute__((no_sanitize("thread"))) static void copy(char *to, const char *from, uint64_t n)
 {
 	volatile char *t = to;
 	const volatile char *f = from;
@@ -153,16 +156,20 @@ __attribute__((no_sanitize("thread"))) void soft_rx_copy(char *to, const char *f
 		while (n--)
 			t[n] = f[n];
 }
-#else
-void soft_rx_copy(char *to, const char *from, uint64_t n)
+
+__attribute__((noinline, no_sanitize("thread"))) bool soft_rx_copy(char *to, const char *from, uint64_t n)
 {
-	if (n) /* an empty piece may have no address */
-		soft_copy(to, from, n);
+	return SOFT_GUARDED(copy(to, from, n));
+}
+#else
+bool soft_rx_copy(char *to, const char *from, uint64_t n)
+{
+	return !n || soft_guard_copy(to, from, n); /* an empty piece may have no address */
 }
 #endif
 
-__attribute__((no_sanitize("thread"))) uint64_t soft_rx_atomic(uint8_t opcode, char *at, uint64_t compare_add,
-							       uint64_t swap)
+__attribute__((no_sanitize("thread"))) static uint64_t atomic(uint8_t opcode, char *at, uint64_t compare_add,
+							      uint64_t swap)
 {
 	uint64_t *word = (uint64_t *)(void *)at;
 
@@ -171,4 +178,15 @@ __attribute__((no_sanitize("thread"))) uint64_t soft_rx_atomic(uint8_t opcode, c
 	/* On a mismatch the builtin stores the value found in compare_add; otherwise that was the old value. */
 	__atomic_compare_exchange_n(word, &compare_add, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	return compare_add;
+}
+
+__attribute__((noinline, no_sanitize("thread"))) bool soft_rx_atomic(uint8_t opcode, char *at, uint64_t compare_add,
+								     uint64_t swap, uint64_t *old)
+{
+	return SOFT_GUARDED(*old = atomic(opcode, at, compare_add, swap));
+}
+
+int soft_rx_missing(struct soft_qp *qp, struct soft_after *after)
+{
+	return refuse(qp, IBV_WC_REM_OP_ERR, after);
 }

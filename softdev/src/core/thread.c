@@ -155,6 +155,8 @@ int soft_thread_start(void)
 		atomic_store(&soft_proc.timer_ns, 0);
 		/* Signals belong to the application's threads. */
 		sigfillset(&all);
+		sigdelset(&all, SIGSEGV); /* base/guard.h: blocked, they would end the program */
+		sigdelset(&all, SIGBUS);
 		pthread_sigmask(SIG_SETMASK, &all, &before);
 		err = pthread_create(&soft_proc.thread, NULL, thread_main, NULL);
 		pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -104,8 +104,7 @@ static int write(struct roce_answer *s, const struct roce_packet *p)
 
 	if (!to)
 		return status;
-	s->calls->write(s->owner, to, p->payload, p->payload_length);
-	return 0;
+	return s->calls->write(s->owner, to, p->payload, p->payload_length);
 }
 
 static void take_message(struct roce_answer *s, const struct roce_packet *p, uint16_t traits)
@@ -208,6 +207,7 @@ static void take_fetch(struct roce_answer *s, const struct roce_packet *p)
 	const bool read = opcode == IBV_WR_RDMA_READ;
 	const uint32_t length = read ? p->length : 8;
 	int status = 0;
+	uint64_t original = 0;
 
 	/* More packets than the PSN space can distinguish: one request may not ask for that many. */
 	if (s->in_message || (read && roce_packets(length, s->mtu) > ROCE_24 / 2)) {
@@ -224,13 +224,19 @@ static void take_fetch(struct roce_answer *s, const struct roce_packet *p)
 		broken(s);
 		return;
 	}
+	if (!read) {
+		const bool add = p->opcode == ROCE_FETCH_ADD;
+		status = s->calls->atomic(s->owner, opcode, memory, add ? p->swap_add : p->compare,
+					  add ? 0 : p->swap_add, &original);
+		if (status) {
+			failed(s, status);
+			return;
+		}
+	}
 	*f = (struct roce_fetch){ .opcode = opcode, .used = true, .psn = p->psn, .addr = p->addr, .rkey = p->rkey };
 	f->length = f->to = length;
 	f->packets = read ? roce_packets(length, s->mtu) : 1;
-	if (!read)
-		f->original = p->opcode == ROCE_FETCH_ADD ?
-				      s->calls->atomic(s->owner, opcode, memory, p->swap_add, 0) :
-				      s->calls->atomic(s->owner, opcode, memory, p->compare, p->swap_add);
+	f->original = original;
 	done(s, f->packets, true);
 	f->msn = s->msn;
 	pend(s, f, false);

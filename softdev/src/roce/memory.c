@@ -76,19 +76,29 @@ static char *remote(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, u
 {
 	struct soft_roce *w = owner;
 
-	return soft_rx_remote(w->qp, opcode, rkey, addr, length, status, w->after);
+	char *at = soft_rx_remote(w->qp, opcode, rkey, addr, length, status, w->after);
+
+	/* What is read leaves later, when nothing can be refused any more. Longer than a packet: it is asked for again. */
+	if (at && opcode == IBV_WR_RDMA_READ && length && length <= ROCE_MAX_PACKET &&
+	    !soft_guard_probe(at, length, false)) {
+		*status = soft_rx_missing(w->qp, w->after);
+		return NULL;
+	}
+	return at;
 }
 
-static void write_to(void *owner, char *to, const uint8_t *from, uint32_t n)
+static int write_to(void *owner, char *to, const uint8_t *from, uint32_t n)
 {
-	(void)owner;
-	soft_rx_copy(to, (const char *)from, n);
+	struct soft_roce *w = owner;
+
+	return soft_rx_copy(to, (const char *)from, n) ? 0 : soft_rx_missing(w->qp, w->after);
 }
 
-static uint64_t atomic(void *owner, uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap)
+static int atomic(void *owner, uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap, uint64_t *old)
 {
-	(void)owner;
-	return soft_rx_atomic(opcode, at, compare_add, swap);
+	struct soft_roce *w = owner;
+
+	return soft_rx_atomic(opcode, at, compare_add, swap, old) ? 0 : soft_rx_missing(w->qp, w->after);
 }
 
 static void broken(void *owner)

@@ -183,9 +183,15 @@ static unsigned add_answer(struct roce_batch *batch, const struct roce_route *ro
 	const uint32_t n = p->payload_length, pad = roce_pad(n);
 	const size_t size = roce_pack_headers(p, to);
 
-	soft_rx_copy((char *)to + size, (const char *)p->payload, n);
+	/* It was there when it was asked for. Bytes of nobody, then, with a checksum that tells the peer to drop them. */
+	const bool there = soft_rx_copy((char *)to + size, (const char *)p->payload, n);
+	if (soft_unlikely(!there))
+		memset(to + size, 0, n);
 	memset(to + size + n, 0, pad);
-	return soft_roce_add(batch, route, size + n + pad);
+	const unsigned place = soft_roce_add(batch, route, size + n + pad);
+	if (soft_unlikely(!there))
+		to[size + n + pad] ^= 0xff;
+	return place;
 }
 
 static bool only_acknowledges(const struct roce_answer *answer)

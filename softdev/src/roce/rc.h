@@ -135,8 +135,9 @@ struct roce_answer_owner {
 	int (*deliver)(void *owner, const struct roce_delivery *delivery);
 	/* Memory for a WRITE, READ or atomic; NULL: *status gives the reason. Valid until the next call. */
 	char *(*remote)(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status);
-	void (*write)(void *owner, char *to, const uint8_t *from, uint32_t n);
-	uint64_t (*atomic)(void *owner, uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap);
+	/* 0, or a status, as the next: the memory is not there any more. */
+	int (*write)(void *owner, char *to, const uint8_t *from, uint32_t n);
+	int (*atomic)(void *owner, uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap, uint64_t *old);
 	/* The request is invalid: the queue pair fails. */
 	void (*broken)(void *owner);
 };

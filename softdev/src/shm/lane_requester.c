@@ -378,8 +378,9 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 	} else if (access == IBV_ACCESS_REMOTE_READ) {
 		ok = soft_wqe_scatter(qp, wqe, wqe->offset, at, n);
 	} else {
-		uint64_t old = soft_rx_atomic(wqe->opcode, at, wqe->atomic.compare_add, wqe->atomic.swap);
-		ok = soft_wqe_scatter(qp, wqe, 0, (const char *)&old, sizeof(old));
+		uint64_t old;
+		ok = soft_rx_atomic(wqe->opcode, at, wqe->atomic.compare_add, wqe->atomic.swap, &old) &&
+		     soft_wqe_scatter(qp, wqe, 0, (const char *)&old, sizeof(old));
 	}
 	const bool stayed = leave(o, r);
 	if (soft_unlikely(!ok))

@@ -186,7 +186,10 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 		qp->current = NULL;
 		return nak(qp, status);
 	}
-	soft_rx_copy(at, payload, rec->length);
+	if (soft_unlikely(!soft_rx_copy(at, payload, rec->length))) {
+		qp->current = NULL;
+		return nak(qp, soft_rx_missing(qp, after));
+	}
 	in->message = SOFT_IN_WRITE;
 	in->placed += rec->length;
 	if (!last)
@@ -273,7 +276,8 @@ static enum take take_read(struct soft_qp *qp, const struct soft_rec *rec, const
 				soft_link_kick(in->link);
 			return STOP;
 		}
-		soft_rx_copy(at + sizeof(struct soft_rec), from + in->answered, n);
+		if (soft_unlikely(!soft_rx_copy(at + sizeof(struct soft_rec), from + in->answered, n)))
+			return nak(qp, soft_rx_missing(qp, after));
 		respond_done(in, in->answered, n, at);
 		in->answered += n;
 	}
@@ -299,7 +303,9 @@ static enum take take_atomic(struct soft_qp *qp, const struct soft_rec *rec, con
 	char *at = respond(in, (uint32_t)sizeof(struct soft_rec) + 8);
 	if (!at)
 		return STOP;
-	uint64_t old = soft_rx_atomic(opcode, word, reth->compare_add, reth->swap);
+	uint64_t old;
+	if (!soft_rx_atomic(opcode, word, reth->compare_add, reth->swap, &old))
+		return nak(qp, soft_rx_missing(qp, after));
 	memcpy(at + sizeof(struct soft_rec), &old, sizeof(old));
 	respond_done(in, 0, sizeof(old), at);
 	in->acked++;

@@ -167,6 +167,7 @@ struct ibv_mr *soft_mr_create(struct ibv_pd *pd, void *addr, size_t length, uint
 		errno = err;
 		return NULL;
 	}
+	soft_guard_install();
 	region_fill(&mr->region, root, addr, length, iova, access);
 	mr->region.key = key;
 	mr->mr.context = pd->context;

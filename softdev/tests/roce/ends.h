@@ -76,10 +76,11 @@ static char *remote(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, u
     return (char *)(uintptr_t)addr;
 }
 
-static void write_to(void *owner, char *at, const uint8_t *bytes, uint32_t n)
+static int write_to(void *owner, char *at, const uint8_t *bytes, uint32_t n)
 {
     (void)owner;
     memcpy(at, bytes, n);
+    return 0;
 }
 
 static void broken(void *owner)

@@ -92,22 +92,24 @@ static char *remote(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, u
     return (char *)me->memory + addr;
 }
 
-static void write_to(void *owner, char *to, const uint8_t *from, uint32_t n)
+static int write_to(void *owner, char *to, const uint8_t *from, uint32_t n)
 {
     (void)owner;
     if (n)
         memcpy(to, from, n);
+    return 0;
 }
 
-static uint64_t atomic(void *owner, uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap)
+static int atomic(void *owner, uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap, uint64_t *found)
 {
     uint64_t old, new;
 
     (void)owner;
     memcpy(&old, at, sizeof old);
+    *found = old;
     new = opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? old + compare_add : old == compare_add ? swap : old;
     memcpy(at, &new, sizeof new);
-    return old;
+    return 0;
 }
 
 static void broken(void *owner)
