@@ -88,6 +88,8 @@ struct soft_region {
 struct soft_mr {
 	struct ibv_mr mr;
 	struct soft_region region;
+	void *map; /* of a file (dma-buf), and its bytes; or NULL */
+	size_t mapped;
 	atomic_uint windows; /* MWs bound to it */
 };
 

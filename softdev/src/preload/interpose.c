@@ -234,8 +234,8 @@ SOFT_EXPORT int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct 
 SOFT_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
 					     int access)
 {
-	return ROUTE(POINTER, pd->context, POINTER(EOPNOTSUPP), ibv_reg_dmabuf_mr, "IBVERBS_1.12", pd, offset, length,
-		     iova, fd, access);
+	return ROUTE(POINTER, pd->context, soft_reg_dmabuf_mr(pd, offset, length, iova, fd, access), ibv_reg_dmabuf_mr,
+		     "IBVERBS_1.12", pd, offset, length, iova, fd, access);
 }
 
 /* ---- import: our objects have no kernel handle to share ---- */

@@ -11,6 +11,8 @@
 /* ---- pd_mr.c, parent.c ------------------------------------------------------------------------------ */
 
 struct soft_pd *soft_pd_create(struct soft_ctx *ctx, struct soft_pd *parent);
+/* A memory region of memory that is there. NULL with errno. */
+struct ibv_mr *soft_mr_create(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned access);
 struct ibv_td *soft_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr);
 int soft_dealloc_td(struct ibv_td *td);
 struct ibv_pd *soft_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);

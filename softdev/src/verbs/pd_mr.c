@@ -222,7 +222,7 @@ struct soft_mr_init_attr {
 	uint64_t fd_offset;
 	void *dmah, *buf;
 };
-enum { MR_IOVA = 1, MR_ADDR = 2 };
+enum { MR_IOVA = 1, MR_ADDR = 2, MR_FD = 4, MR_FD_OFFSET = 8, MR_FILE = MR_FD | MR_FD_OFFSET };
 
 SOFT_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *given)
 {
@@ -237,12 +237,14 @@ SOFT_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_a
 	}
 	if (!soft_usable(to_ctx(pd->context)))
 		return NULL;
-	/* No memory behind a descriptor, no handles that the device never makes. */
-	if (attr->comp_mask & ~(uint64_t)(MR_IOVA | MR_ADDR)) {
+	/* No handles that the device never makes. */
+	if (attr->comp_mask & ~(uint64_t)(MR_IOVA | MR_ADDR | MR_FILE)) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
-	if (!(attr->comp_mask & MR_ADDR)) {
+	if (attr->comp_mask == (MR_FILE | MR_IOVA))
+		return soft_reg_dmabuf_mr(pd, attr->fd_offset, attr->length, attr->iova, attr->fd, attr->access);
+	if (!(attr->comp_mask & MR_ADDR) || attr->comp_mask & MR_FILE) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -273,6 +275,8 @@ SOFT_EXPORT int ibv_dereg_mr(struct ibv_mr *ibmr)
 	region_release(&mr->region);
 	atomic_fetch_sub(&mr->region.pd->refs, 1);
 	soft_key_unreserve(ibmr->handle);
+	if (mr->map)
+		munmap(mr->map, mr->mapped);
 	free(mr);
 	return 0;
 }

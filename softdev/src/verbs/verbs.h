@@ -38,6 +38,9 @@ int soft_destroy_ah(struct ibv_ah *ah);
 /* qp_fsm.c: ibv_modify_qp, plus the transitions that an iWARP device reserves for rdma_cm. 0 or errno. */
 int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask);
 
+/* dmabuf.c */
+struct ibv_mr *soft_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
+
 /* qp_ex.c */
 struct ibv_qp *soft_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 struct ibv_qp_ex *soft_qp_to_qp_ex(struct ibv_qp *qp);

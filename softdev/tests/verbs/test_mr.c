@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static struct end a, b;
 
@@ -56,6 +57,55 @@ static void fresh_keys(void)
     pair_close(&a, &b);
 }
 
+static int memory_file(size_t size)
+{
+    const int fd = memfd_create("test", MFD_CLOEXEC);
+
+    CHECK(fd >= 0);
+    OK(ftruncate(fd, (off_t)size));
+    return fd;
+}
+
+/* Memory behind a descriptor, as a dma-buf is: written to through the region, read through the file. */
+static void of_a_file(void)
+{
+    const uint64_t iova = 0x100000;
+    const int fd = memory_file(3 * 4096);
+    uint8_t found[100];
+
+    open_pair();
+    struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, 5000, 4096, iova, fd, ACCESS_ALL);
+    CHECK(mr && mr->addr == (void *)5000 && mr->length == 4096);
+    fill(a.buf, 100, 7);
+    const struct address there = {.addr = iova, .rkey = mr->rkey};
+    do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 100, &there, 50);
+    CHECK_EQ(pread(fd, found, 100, 5050), 100);
+    CHECK(!memcmp(a.buf, found, 100));
+    do_rdma(&a, IBV_WR_RDMA_READ, 200, 100, &there, 50);
+    CHECK(!memcmp(a.buf, a.buf + 200, 100));
+    OK(ibv_dereg_mr(mr));
+
+    /* Behind its end, without memory, and of no size. */
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 8192, 4097, iova, fd, ACCESS_ALL));
+    CHECK_EQ(errno, EFAULT);
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 0, iova, fd, ACCESS_ALL));
+    CHECK_EQ(errno, EINVAL);
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, UINT64_MAX, 4096, iova, fd, ACCESS_ALL));
+    CHECK_EQ(errno, EINVAL);
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, iova, b.context->async_fd, ACCESS_ALL));
+    CHECK_EQ(errno, EOPNOTSUPP);
+    /* A file that shrinks afterwards: an error, and no signal. */
+    mr = ibv_reg_dmabuf_mr(b.pd, 0, 4096, iova, fd, ACCESS_ALL);
+    CHECK(mr);
+    OK(ftruncate(fd, 0));
+    const struct address gone = {.addr = iova, .rkey = mr->rkey};
+    post_rdma(&a, 3, IBV_WR_RDMA_WRITE, 0, 100, &gone, 0, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 3, IBV_WC_REM_OP_ERR);
+    OK(ibv_dereg_mr(mr));
+    close(fd);
+    pair_close(&a, &b);
+}
+
 /* ibv_reg_mr_ex, which headers have since rdma-core 59. */
 static void by_attributes(void)
 {
@@ -68,7 +118,7 @@ static void by_attributes(void)
         uint64_t fd_offset;
         void *dmah, *buf;
     } attr = {.length = 4096, .access = ACCESS_ALL, .comp_mask = 2};
-    enum { IOVA = 1, ADDR = 2, FD = 4 };
+    enum { IOVA = 1, ADDR = 2, FD = 4, FD_OFFSET = 8, DMAH = 16 };
     struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, void *) = NULL;
 
     *(void **)&reg_mr_ex = dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
@@ -94,7 +144,17 @@ static void by_attributes(void)
     CHECK_EQ(errno, EINVAL);
     attr.comp_mask = ADDR | FD;
     CHECK(!reg_mr_ex(b.pd, &attr));
+    CHECK_EQ(errno, EINVAL);
+    attr.comp_mask = ADDR | DMAH;
+    CHECK(!reg_mr_ex(b.pd, &attr));
     CHECK_EQ(errno, EOPNOTSUPP);
+    attr.comp_mask = IOVA | FD | FD_OFFSET;
+    attr.fd = memory_file(8192);
+    attr.fd_offset = 100;
+    mr = reg_mr_ex(b.pd, &attr);
+    CHECK(mr);
+    OK(ibv_dereg_mr(mr));
+    close(attr.fd);
     pair_close(&a, &b);
 }
 
@@ -282,5 +342,5 @@ static void rights(void)
     pair_close(&a, &b);
 }
 
-TEST_MAIN(TEST(rights), TEST(fields), TEST(fresh_keys), TEST(by_attributes), TEST(other_addresses),
-          TEST(reregister), TEST(overlapping), TEST(parent_domains))
+TEST_MAIN(TEST(rights), TEST(fields), TEST(fresh_keys), TEST(by_attributes), TEST(of_a_file),
+          TEST(other_addresses), TEST(reregister), TEST(overlapping), TEST(parent_domains))
