@@ -12,6 +12,7 @@ descriptor and no privilege. Who can write the map can have the option set for s
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -30,6 +31,9 @@ _PIN, _GET = 6, 7
 _LRU_HASH, _SOCK_OPS, _CGROUP_SOCK_OPS = 9, 13, 3
 _SO_COOKIE = 57
 _MAP_ENTRIES = 65536
+#: The verifier gives up with EAGAIN when a signal is pending, which says nothing of the program. libbpf tries
+#: as often.
+_LOAD_ATTEMPTS = 5
 #: In a map's entry: a socket takes part; its SYN-ACK had the option, whose own bytes are in the upper half;
 #: the program has seen the socket, whose SYN has the option.
 _WANTED, _ANSWERED, _ASKED = 1, 2, 4
@@ -236,6 +240,13 @@ def _bpf(command: int, attributes: bytes) -> int:
     return result
 
 
+def _load_program(attributes: bytes) -> int:
+    for _ in range(_LOAD_ATTEMPTS - 1):
+        with contextlib.suppress(BlockingIOError):
+            return _bpf(_PROG_LOAD, attributes)
+    return _bpf(_PROG_LOAD, attributes)
+
+
 def pin(fd: int, path: str) -> None:
     """Give an object of BPF a name below a mounted bpffs. :raises OSError:"""
     _named(_PIN, path, fd)
@@ -328,7 +339,7 @@ class SynProgram:
         license_name = ctypes.create_string_buffer(b"Apache-2.0")
         places = ctypes.addressof(text), ctypes.addressof(license_name)
         attributes = struct.pack("<IIQQ", _SOCK_OPS, len(code) // 8, *places)
-        self._fds.append(_bpf(_PROG_LOAD, attributes))
+        self._fds.append(_load_program(attributes))
         directory = os.open(cgroup, os.O_RDONLY | os.O_CLOEXEC)
         try:
             link = struct.pack("<IIII", self._fds[1], directory, _CGROUP_SOCK_OPS, 0)

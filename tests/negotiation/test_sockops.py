@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import socket
@@ -63,6 +64,44 @@ def test_without_privilege_it_is_an_error_and_nothing_stays() -> None:
     with socket.socket() as sock, pytest.raises(OSError, match=r"bpf\(|system call"):
         sockops.SynOptions(0).want(sock)  # no map
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("refusals", "loaded"), [(4, True), (5, False)])
+def test_a_verifier_that_is_interrupted_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, refusals: int, loaded: bool
+) -> None:
+    """A signal that is pending makes it give up, which says nothing of the program."""
+    asked: list[int] = []
+
+    def bpf(command: int, _: bytes) -> int:
+        asked.append(command)
+        if command == sockops._PROG_LOAD and asked.count(command) <= refusals:
+            raise OSError(errno.EAGAIN, "bpf(5): a test")
+        if command == sockops._LINK_CREATE:
+            raise OSError(errno.EBADF, "no cgroup")
+        return os.open("/dev/null", os.O_RDONLY)
+
+    monkeypatch.setattr(sockops, "_bpf", bpf)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="no cgroup" if loaded else "a test"):
+        sockops.SynProgram("/")
+    assert asked.count(sockops._PROG_LOAD) == 5
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_program_that_is_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def bpf(command: int, _: bytes) -> int:
+        asked.append(command)
+        if command == sockops._PROG_LOAD:
+            raise OSError(errno.EPERM, "a test")
+        return os.open("/dev/null", os.O_RDONLY)
+
+    monkeypatch.setattr(sockops, "_bpf", bpf)
+    with pytest.raises(PermissionError):
+        sockops.SynProgram("/")
+    assert asked.count(sockops._PROG_LOAD) == 1
 
 
 def test_a_processor_without_a_known_number(monkeypatch: pytest.MonkeyPatch) -> None:
