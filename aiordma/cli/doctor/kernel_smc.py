@@ -31,6 +31,8 @@ def kernel_smc() -> Finding:
     if config.smcr == "off":
         return ok("AIORDMA_SMCR=off")
     if config.smcr == "auto" and not os.path.lexists(setup.MAP):
+        if config.smcr_strict:
+            return note("AIORDMA_SMCR_STRICT=1, but not set up: no effect", "; ".join(_to_set_up()))
         return ok("; ".join(["not set up: programs on AF_SMC sockets are reached by TCP", *_to_set_up()]))
     options = smc_option.of_config(config)
     if options is None:
@@ -94,9 +96,15 @@ def _on_device(config: Config) -> Finding:
         gid = backend.gid.raw
         address = ipaddress.IPv4Address(gid[12:]) if gid[:12] == _MAPPED else gid.hex(":", 2)
         where = f"{backend.name} with GID {address} and MTU {backend.mtu.size}"
-        return ok(f"set up; {ids}; from {where}, to peers that reach this address")
+        return ok(f"set up; {ids}; from {where}, to peers that reach this address; {_of_plain_peers(config)}")
     finally:
         backend.close()
+
+
+def _of_plain_peers(config: Config) -> str:
+    if config.smcr_strict:
+        return "a peer that does not send the option is plain TCP (AIORDMA_SMCR_STRICT=1)"
+    return "where all hosts are set up, AIORDMA_SMCR_STRICT=1 spares plain servers a second connection"
 
 
 def _remedy(is_soft: bool) -> str:

@@ -36,7 +36,29 @@ def test_all_is_well(options: Options) -> None:
     assert found.state == "ok"
     assert "enterprise ids AIORDMA" in found.text
     assert "MTU" in found.text
+    assert "AIORDMA_SMCR_STRICT=1 spares" in found.text
     assert options.wanted == set()
+
+
+@pytest.mark.usefixtures("options")
+def test_plain_peers_where_the_option_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIORDMA_SMCR_STRICT", "1")
+    found = kernel_smc()
+    assert found.state == "ok"
+    assert "a peer that does not send the option is plain TCP" in found.text
+
+
+def test_the_option_decides_nothing_where_it_is_not_set_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AIORDMA_SMCR", "auto")
+    monkeypatch.setenv("AIORDMA_SMCR_STRICT", "1")
+    monkeypatch.setattr(setup, "MAP", tmp_path / "map")
+    monkeypatch.setattr(setup, "obstacles", list)
+    found = kernel_smc()
+    assert found.state == "note"
+    assert "AIORDMA_SMCR_STRICT=1, but not set up" in found.text
+    assert "aiordma smcr enable" in found.remedy
 
 
 def test_the_option_is_tried(options: Options) -> None:
