@@ -512,6 +512,11 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
     )
 
 
+def _for_people(name: bytes) -> str:
+    """Logs and terminals get it: nothing in it moves a cursor or begins a line."""
+    return "".join(each if each.isprintable() else "?" for each in name.decode("ascii", "replace"))
+
+
 def _parse_first_contact(data: bytes, at: int) -> tuple[dict[str, Any], int]:
     """The fields of first contact, and the offset behind them."""
     (flags, os_release, host), at = take(_FIRST_CONTACT_EXT, data, at, "first contact extension")
@@ -531,7 +536,7 @@ def _parse_first_contact(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         gids = tuple(data[i : i + 16] for i in range(at, end, 16))
         at = end
     fields = {
-        "hostname": host.rstrip(b" \0").decode("ascii", "replace"),
+        "hostname": _for_people(host.rstrip(b" \0")),
         "direct": bool(flags & _DIRECT),
         "release": os_release & 15,
         "max_conns": max_conns,

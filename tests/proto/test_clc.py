@@ -240,6 +240,15 @@ def test_a_kernel_of_release_0() -> None:
         assert clc.decode(resized(bytes(accept), length)).hostname == "(none)"  # type: ignore[union-attr]
 
 
+def test_a_host_name_cannot_write_to_a_terminal() -> None:
+    """It is in logs, and in what programs print of their peers."""
+    at = KERNEL_ACCEPT.index(b"(none)")
+    forged = b"db1\x1b[2J\r\n\xffnot a kernel".ljust(32)
+    decoded = clc.decode(KERNEL_ACCEPT[:at] + forged + KERNEL_ACCEPT[at + 32 :])
+    assert isinstance(decoded, clc.Accept)
+    assert decoded.hostname == "db1?[2J??\ufffdnot a kernel"
+
+
 def test_reasons_have_the_numbers_of_linux() -> None:
     names = {
         0x03030009: "RELEASE_MISMATCH",
