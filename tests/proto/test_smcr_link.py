@@ -327,6 +327,28 @@ def test_fuzz_bytes(parts: list[bytes], as_server: bool, active: bool) -> None:
         check(link, [*link.receive(part, 2.0)])
 
 
+def test_fuzz_long_messages() -> None:
+    """Of version 2, whose length fits and whose kind has one: what they hold is anything."""
+    rng = random.Random(32)
+    answered = ended = 0
+    for _ in range(3000):
+        link = (server if rng.random() < 0.5 else client)()
+        size = rng.choice([45, 48, 72, 88, 100, 1000, llc.MAX_MESSAGE_BYTES, rng.randrange(44, 8193)])
+        # Counts are small more often than not: others are refused at once.
+        head = bytes((0x20 | rng.randrange(1, 10),)) + size.to_bytes(2, rng.choice(["little", "big"]))
+        body = bytes((rng.choice([0, 0x80, 0x40, rng.randrange(256)]), rng.choice([1, 2, 8, 9, 255])))
+        link.add_key(0x0361, 0)
+        events = link.receive(head + body + rng.randbytes(size - 5), 2.0)
+        check(link, [*events])
+        ended += bool(events)
+        while (message := link.next_message()) is not None:
+            answered += 1
+            assert len(message) == llc.MESSAGE_BYTES
+            llc.decode(message)
+    assert answered > 100
+    assert ended > 100
+
+
 def test_fuzz_mutated_sequences() -> None:
     rng = random.Random(31)
     reached: set[str] = set()
