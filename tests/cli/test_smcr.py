@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,3 +89,12 @@ def test_a_unit_for_each_boot(group: str | None) -> None:
     assert end[:-2] == begin[: -len(options) - 2] == [sys.executable, "-m", "aiordma"]
     done = subprocess.run([*end[:-2], "smcr", "status"], capture_output=True, text=True, check=False)
     assert "SMC's TCP option" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    path = tmp_path / "aiordma-smcr.service"
+    path.write_text(run("unit", "--group", "rdma").output)
+    command = ["systemd-analyze", "verify", "--recursive-errors=no", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
