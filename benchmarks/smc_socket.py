@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _ERROR, _DONE = 2, 3
 _SOCK_DIAG_BY_FAMILY = 20
 _CTRL_ID, _CTRL_GETFAMILY = 16, 3
 _SMC_ADD_UEID = 10
+_PNETID_ADD = 2
 #: Mode of a socket: smc_diag_msg.diag_mode.
 _MODES = {0: "SMC-R", 1: "TCP", 2: "SMC-D"}
 _LISTEN = 10
@@ -42,6 +44,19 @@ def allow_v2(name: str = "AIORDMA-TEST-EID") -> None:
     body = struct.pack("<BBH", _SMC_ADD_UEID, 1, 0) + _attribute(1, name.ljust(32).encode() + b"\0")
     with contextlib.suppress(FileExistsError):
         list(_ask(_NETLINK_GENERIC, family, body, _ACK))
+
+
+def name_networks() -> None:
+    """Say of each RDMA port which interface is on its network, as Linux before 6.12 has to be told."""
+    family = _family("SMC_PNETID")
+    for number, device in enumerate(sorted(Path("/sys/class/infiniband").iterdir())):
+        interface = (device / "ports/1/gid_attrs/ndevs/0").read_text(encoding="ascii").strip()
+        names = f"NET{number}", interface, device.name
+        body = struct.pack("<BBH", _PNETID_ADD, 1, 0)
+        for kind, name in enumerate(names, 1):
+            body += _attribute(kind, name.encode() + b"\0")
+        with contextlib.suppress(FileExistsError):
+            list(_ask(_NETLINK_GENERIC, family, body + _attribute(4, b"\1"), _ACK))
 
 
 def modes(port: int) -> set[str]:

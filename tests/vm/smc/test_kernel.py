@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import random
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +19,7 @@ from aiordma.proto import syn_option
 from benchmarks import smc_socket
 from tests.health import until
 
+from .ends import HERE, NETDEV, OUR_PORT, PORT, THERE, THERE_COMMAND, kernel_program, kernel_server
 from .peer import Fallback, Peer
 
 if TYPE_CHECKING:
@@ -38,54 +37,8 @@ pytestmark = [
 
 EID = b"AIORDMA-TEST-EID".ljust(32)
 OTHER_EID = b"ANOTHER-EID".ljust(32)
-#: Here, there, and the interface of here: see tests/vm/net.
-HERE, THERE, NETDEV = os.environ.get("AIORDMA_VM_SMC_ENDS", "10.99.1.1 10.99.1.2 veth0").split()
-#: What starts a program where the kernel has rxe, if that is not here.
-THERE_COMMAND = os.environ.get("AIORDMA_VM_SMC_THERE", "").split()
-PORT, OUR_PORT = 7777, 7778
 CONFIRM_RKEY, TEST_LINK, DELETE_RKEY = 6, 7, 9
 TCP_SAVE_SYN, TCP_SAVED_SYN = 27, 28
-
-
-class KernelProgram:
-    """A process of ``kernel_side``."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    async def line(self) -> str:
-        assert self.process.stdout is not None
-        return (await self.process.stdout.readline()).decode().strip()
-
-    async def end(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
-
-
-@contextlib.asynccontextmanager
-async def kernel_program(*arguments: str) -> AsyncIterator[KernelProgram]:
-    process = await asyncio.create_subprocess_exec(
-        *THERE_COMMAND,
-        sys.executable,
-        "-m",
-        "tests.vm.smc.kernel_side",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
-    )
-    program = KernelProgram(process)
-    try:
-        yield program
-    finally:
-        await program.end()
-
-
-@contextlib.asynccontextmanager
-async def kernel_server() -> AsyncIterator[KernelProgram]:
-    async with kernel_program("serve", THERE, str(PORT)) as program:
-        assert await program.line() == "ready"
-        yield program
 
 
 class Here:

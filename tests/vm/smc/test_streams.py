@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import random
 import socket
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,78 +19,31 @@ from aiordma.config import Config
 from aiordma.errors import Code
 from benchmarks import smc_socket
 from tests.health import until
+from tests.tuned import tuned
 
-from .test_kernel import (
+from .ends import (
     HERE,
+    MIB,
     OUR_PORT,
     PORT,
     THERE,
     THERE_COMMAND,
+    check_echo,
+    connected,
+    echo,
     kernel_program,
     kernel_server,
+    links,
+    set_in_kernel,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiordma.negotiation.sockops import SynOptions
-    from aiordma.streams.stream import RdmaStream
-
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.parametrize("anyio_backend", [pytest.param("asyncio", id="asyncio")]),
 ]
-
-MIB = 1 << 20
-
-
-@pytest.fixture
-def config(syn_options: SynOptions) -> Config:
-    return Config.from_env(smcr=f"fd:{syn_options.map_fd}", smcr_eids="AIORDMA-TEST-EID", soft_wire="auto")
-
-
-async def connected(config: Config) -> RdmaStream:
-    stream = await aiordma.connect(THERE, PORT, config=config, local_host=HERE)
-    assert (stream.path, stream.fallback_reason) == ("rdma", None)
-    assert stream.smc_peer is not None
-    assert stream.smc_peer.startswith("SMC-R v2.1")
-    return stream
-
-
-async def check_echo(stream: RdmaStream, size: int) -> None:
-    """To the end in both directions."""
-    part = random.Random(size).randbytes(min(size, MIB))
-    sent = hashlib.sha256()
-
-    async def send() -> None:
-        left = size
-        while left:
-            some = part[:left]
-            sent.update(some)
-            await stream.send(some)
-            left -= len(some)
-        await stream.send_eof()
-
-    sending = asyncio.ensure_future(send())
-    seen = hashlib.sha256()
-    with contextlib.suppress(anyio.EndOfStream):
-        while True:
-            seen.update(await stream.receive())
-    await sending
-    assert seen.digest() == sent.digest()
-
-
-async def echo(stream: RdmaStream) -> None:
-    with contextlib.suppress(anyio.EndOfStream):
-        while True:
-            await stream.send(await stream.receive())
-    await stream.send_eof()
-
-
-def links() -> list[Any]:
-    found = aiordma.statistics()
-    assert found is not None
-    return [link for link in found["links"] if link["state"] == "active"]
 
 
 async def test_a_hundred_megabytes_of_a_kernels_echo(config: Config) -> None:
@@ -140,6 +91,37 @@ async def test_asyncio_streams(config: Config) -> None:
         await writer.wait_closed()
 
 
+async def test_an_urgent_byte_is_a_byte(config: Config) -> None:
+    async with await aiordma.listen(HERE, OUR_PORT, config=config) as listener:
+        async with kernel_program("urgent", THERE, HERE, str(OUR_PORT)) as client:
+            stream = await listener.accept()
+            assert stream.path == "rdma"
+            got = b""
+            with contextlib.suppress(anyio.EndOfStream):
+                while True:
+                    got += await stream.receive()
+            assert got == b"before!behind"
+            await stream.aclose()
+            assert await client.line() == "closed"
+
+
+@pytest.fixture(params=[16 << 10, 512 << 10, 4 << 20], ids=["16 KiB", "512 KiB", "4 MiB"])
+def ring_bytes(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Of the kernel's rings."""
+    before = {name: set_in_kernel(name, request.param) for name in ("rmem", "wmem")}
+    yield request.param
+    for name, value in before.items():
+        set_in_kernel(name, value)
+
+
+async def test_rings_of_other_sizes(config: Config, ring_bytes: int) -> None:
+    """Ours is as large, or as large as it may be."""
+    async with kernel_server() as server:
+        async with await connected(tuned(config, ring_bytes=ring_bytes)) as stream:
+            await check_echo(stream, 3 * ring_bytes + 1000)
+            assert await server.line() == "end"
+
+
 async def test_an_abort_is_the_end_for_a_kernels_program(config: Config) -> None:
     async with kernel_server() as program:
         stream = await connected(config)
@@ -167,14 +149,9 @@ async def test_a_kernels_program_that_is_killed(config: Config) -> None:
 @pytest.fixture
 def asks_each_second() -> Iterator[None]:
     """The kernel's Test Link, on links that are made from now on."""
-    set_test_link(1)
+    before = set_in_kernel("smcr_testlink_time", 1)
     yield
-    set_test_link(30)
-
-
-def set_test_link(seconds: int) -> None:
-    command = [*THERE_COMMAND, "sh", "-c", f"echo {seconds} > /proc/sys/net/smc/smcr_testlink_time"]
-    subprocess.run(command, check=True)
+    set_in_kernel("smcr_testlink_time", before)
 
 
 def block(seconds: float) -> None:
