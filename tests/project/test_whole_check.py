@@ -13,7 +13,7 @@ import pytest
 
 from .tree import ROOT
 
-PARTS = ("lint", "test", "docs", "test-install", "test-rxe", "test-wire-rxe")
+PARTS = ("lint", "test", "docs", "test-install", "test-rxe", "test-wire-rxe", "test-smc-core")
 
 
 def tree(folder: Path, **recipes: str) -> Path:
@@ -40,7 +40,7 @@ def test_the_end_says_what_each_part_took(tmp_path: Path) -> None:
     status, printed = run(tree(tmp_path))
     assert status == 0, printed
     assert printed[-1] == f"OK: {' '.join(PARTS)}"
-    table = [re.fullmatch(r"=== (\S+) +\d+:\d\d, processor time +\d+:\d\d", line) for line in printed[-9:-1]]
+    table = [re.fullmatch(r"=== (\S+) +\d+:\d\d, processor time +\d+:\d\d", line) for line in printed[-10:-1]]
     assert [row and row[1] for row in table] == ["set-up", *PARTS, "total"]
     assert {f"this is {part}" for part in PARTS} <= set(printed)
 
