@@ -197,7 +197,7 @@ def _on_rings(row: Connection, pipe: Any, counts: Any, loop_now: Moment) -> None
     row.local_flags, row.peer_flags = position.local_flags, position.peer_flags
     if position.local_flags & _CLOSED or ring.is_closed:
         row.state = "closing"
-    elif ring.owner is not None and ring.owner.failover is not None:
+    elif ring.owner is not None and ring.owner.exchange is not None:
         row.state = "leaving"
     elif position.local_flags & _SENDING_DONE:
         row.state = "eof sent"

@@ -213,7 +213,7 @@ class LinkGroup:
         # Before the TCP connection is attached the user does not have the connection; a failure is reported
         # by its negotiation.
         return any(
-            (member.carrier is not None or member.failover is not None) and member.needs_link
+            (member.carrier is not None or member.exchange is not None) and member.needs_link
             for member in self.members
         )
 

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import Code, LinkError, NegotiationError
 from ..pipes._link_channel import MessageChannel
 from ..pipes._ring import RingPipe
 from ..pipes._switchable import SwitchablePipe
-from ..pipes.tls import TlsLayer
 from ..proto.clc import MIN_RING_BYTES
-from ..proto.failover import MAGIC, MESSAGE_BYTES, Refuse
 from ..proto.message import SLOT_EXTRA_BYTES
 from .contracts import GroupView
-from .failover.leave import Failover, may_fail_over
-from .failover.tcp_carrier import PEER_DIED, lost_because
+from .failover.leave import Leaver
 from .parting import unsent
 from .ring_size import RingSize, first_ring_bytes, hear_of_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from ..pipes.tls import Carrier
     from ..verbs.memory.arena import Arena, Block
-    from ..wake.base import Handle
-    from .contracts import EarlyOpenView
     from .link import Link
     from .link_memory import LinkMemory
     from .message_memory import MessageMemory
-
-
-#: Longest time from the end of a process' TCP connection until the device knows of the end of the process.
-_END_SHOWS_SECONDS = 5.0
 
 
 class MemberOwner(GroupView, Protocol):
@@ -59,43 +49,21 @@ class MemberOwner(GroupView, Protocol):
     def active(self) -> bool:
         """Whether the link works."""
 
-    @property
-    def streams_go_on(self) -> bool:
-        """Whether streams may fail over to TCP."""
-
-    @property
-    def has_another(self) -> bool:
-        """Whether this end looks for another link when this one fails."""
-
     def left(self, member: Member) -> None:
         """The member is finished."""
 
 
-class Member:
+class Member(Leaver):
     """What one connection holds: ring, mirror, pipe, and the TCP connection it began on."""
 
-    #: A RingPipe or a MessageChannel: they live and end in the same way.
-    pipe: Any
-    #: What the user holds, from connect() on: a SwitchablePipe over the rings, or the MessageChannel itself.
-    connection: Any = None
+    group: MemberOwner
     #: Whether its ring may be replaced by one of another size.
     _resizes = False
     _ring_size: RingSize | None = None
-    _on_tcp_needed: Callable[[], None] | None = None
-    #: The peer's TCP connection has ended, and what its process has left is about to show.
-    _end_shows: Handle | None = None
 
     def __init__(self, group: MemberOwner) -> None:
         self.group = group
         self._engine, self._link = group.engine, group.link
-        #: The TCP connection while it is silent, then what moves the stream there.
-        self.carrier: Carrier | None = None
-        self.failover: Failover | None = None
-        #: The caller will attach the TCP connection; why the link has failed meanwhile.
-        self.awaits_tcp = False
-        self._failed_because: BaseException | None = None
-        #: Set for a connection that began with a ticket.
-        self.early_open: EarlyOpenView | None = None
         #: What is copied from, where the device takes too little inline.
         self.mirror: Block | None = None
         self._open()
@@ -193,182 +161,6 @@ class Member:
             self.ring_size.turned()
 
     @property
-    def takes_part(self) -> bool:
-        """Whether the peer has the connection, on the link."""
-        return self.failover is None and self._peer_takes_part
-
-    # ---- the TCP connection stays open: for liveness, the order of the end, and failover
-
-    def attach_tcp(self, carrier: Carrier, received: bytes = b"") -> None:
-        """:param received: bytes that came on it since the negotiation."""
-        if self.pipe.is_finished:
-            carrier.close()
-            return
-        self.carrier = carrier
-        self._engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
-        self.awaits_tcp = False
-        self._on_tcp_needed = None
-        if isinstance(carrier, TlsLayer):
-            # TLS may have decrypted the next bytes together with those before.
-            self._engine.waker.call_soon(self._on_tcp)
-        reason = self._failed_because
-        if reason is not None and self.fail_over(reason) and self.failover is not None:
-            if received:
-                self.failover.receive(received)
-        elif received:
-            self._received(carrier, received)
-
-    def look_at_tcp(self) -> None:
-        """See whether the connection says something that the loop has not seen yet."""
-        self._on_tcp()
-
-    def _on_tcp(self) -> None:
-        carrier = self.carrier
-        if carrier is None:
-            return
-        try:
-            # Never more than one message: the bytes behind it are the stream's.
-            data = carrier.recv(MESSAGE_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return
-        except (OSError, MemoryError) as error:
-            self.lose_tcp(lost_because(error))
-            return
-        if not data:
-            self._tcp_ended()
-            return
-        self._received(carrier, data)
-
-    def _tcp_ended(self) -> None:
-        """The peer's process has ended, or closed the TCP connection.
-
-        Where the device finds out by itself that the process has ended, it also knows whether anything was
-        left undone, and is about to say so.
-        """
-        self._engine.poller.drain()
-        if self.pipe.peer_gone or not self._link.shows_end or self.early_open is not None:
-            self.lose_tcp(PEER_DIED)
-        elif self.carrier is not None:
-            self._drop_tcp()
-            waker = self._engine.waker
-            self._end_shows = waker.call_at(
-                waker.now() + _END_SHOWS_SECONDS, lambda: self.lose_tcp(PEER_DIED)
-            )
-
-    def _received(self, carrier: Carrier, data: bytes) -> None:
-        if self.early_open is not None and not self.early_open.bound and data[:1] != MAGIC[:1]:
-            self.lose_tcp(self.early_open.explain(data))
-            return
-        # The peer leaves RDMA, or the bytes are not the peer's. Its last messages on the link were delivered
-        # before it sent this, but may not have been polled yet.
-        self._engine.poller.drain()
-        if self.failover is not None:
-            self.failover.receive(data)  # the link has failed at this end, too
-            return
-        if self.carrier is None:
-            return  # a message of the link ended the connection
-        # After an early open these may be the server's first bytes.
-        if not self.whole:
-            self._refuse(carrier, data)
-            return
-        self._begin_failover().receive(data)
-
-    def _refuse(self, carrier: Carrier, data: bytes) -> None:
-        with contextlib.suppress(OSError):
-            carrier.send(Refuse(self.pipe.peer_token, Code.CARRY_REFUSED).encode())
-        self._drop_tcp()
-
-    @property
-    def whole(self) -> bool:
-        """Whether the connection can fail over to TCP if the peer leaves RDMA."""
-        return bool(self.pipe.can_leave)
-
-    @property
-    def _peer_takes_part(self) -> bool:
-        return self.early_open is None or self.early_open.bound
-
-    def _begin_failover(self) -> Failover:
-        carrier, self.carrier = self.carrier, None
-        assert carrier is not None
-        self._engine.waker.unwatch_fd(carrier.fileno())
-        group = self.group
-        self.failover = Failover(
-            self.connection,
-            self.pipe,
-            carrier,
-            self._engine,
-            group.peer,
-            group.key.traffic_class,
-            self._link.lost_by_peer,
-            has_another=group.has_another,
-        )
-        return self.failover
-
-    def leave(self, code: Code, text: str) -> bool:
-        """Begin to take the stream from RDMA to its TCP connection; whether that has begun."""
-        if self.carrier is None or not self.whole or not self._peer_takes_part:
-            return False
-        if not self.group.streams_go_on:
-            return False
-        self._begin_failover().leave(code, text)
-        return True
-
-    def needs_tcp(self, callback: Callable[[], None]) -> None:
-        """Call this when the link has failed, or if it has, and the TCP connection is not here yet."""
-        self._on_tcp_needed = callback
-        if self._failed_because is not None:
-            callback()
-
-    def fail_over(self, reason: BaseException) -> bool:
-        """The link has failed; whether the stream may outlive it."""
-        if (self.carrier is None and not self.awaits_tcp) or not self._peer_takes_part:
-            return False
-        if not self.group.streams_go_on or not may_fail_over(reason):
-            return False
-        if self.carrier is None:
-            self._failed_because = reason
-            self.pipe.stop_sending()
-            if self._on_tcp_needed is not None:
-                self._on_tcp_needed()
-            return True
-        self._begin_failover().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
-        return True
-
-    @property
-    def fails_over(self) -> bool:
-        """Whether it leaves a link that has failed, or will as soon as it has its TCP connection."""
-        return self._failed_because is not None or self.failover is not None
-
-    def quiesced(self) -> None:
-        """The pipe has stopped sending, and nothing of it is under way."""
-        if self.failover is not None:  # otherwise attach_tcp() asks again
-            self.failover.quiesced()
-
-    def cancel_failover(self) -> None:
-        """The stream is aborted during the failover."""
-        if self.failover is not None:
-            self.failover.cancel()
-
-    def lose_tcp(self, reason: str) -> None:
-        """The TCP connection ends, and the stream with it unless the peer has finished."""
-        early_open = self.early_open
-        self._drop_tcp()
-        # The peer's last messages were delivered before it closed the TCP connection, but may not have been
-        # polled yet.
-        self._engine.poller.drain()
-        if not self.pipe.peer_gone:
-            self.pipe.break_with(LinkError(reason, self.group.peer))
-            self._link.suspect()
-        if early_open is not None:
-            early_open.tcp_lost()
-
-    def _drop_tcp(self) -> None:
-        carrier, self.carrier = self.carrier, None
-        if carrier is not None:
-            self._engine.waker.unwatch_fd(carrier.fileno())
-            carrier.close()
-
-    @property
     def needs_link(self) -> bool:
         """The user's connection is on the link, and not at its end."""
         pipe = self.pipe
@@ -406,9 +198,7 @@ class Member:
         (self.pipe if self.connection is None else self.connection).abort()
 
     def _on_finished(self, pipe: RingPipe | MessageChannel) -> None:
-        if self._end_shows is not None:
-            self._end_shows.cancel()
-            self._end_shows = None
+        self._forget_end()
         self._drop_tcp()
         self._free()
         self.group.left(self)
@@ -423,7 +213,7 @@ class Member:
             self._ring_size = None
         if not self.ring.freed:
             # A ring that took another's place was not filled from its beginning.
-            known = self.failover is None and self.ring is self._first_ring
+            known = self.exchange is None and self.ring is self._first_ring
             used = min(self.pipe.bytes_received + self.pipe.readable, self.ring.length)
             self.ring.free(used if known else None)
             if self.mirror is not None:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 from aiordma.errors import LinkError, RemoteProtocolError
 from aiordma.links.engine import Engine
 from aiordma.links.failover.framed_pipe import FramedPipe
-from aiordma.links.failover.leave import Failover, may_fail_over
+from aiordma.links.failover.leave import Leaver, may_fail_over
 from aiordma.links.failover.rejoin import Rejoin
 from aiordma.links.failover.tcp_carrier import TcpCarrier
 from aiordma.links.member import Member
 from aiordma.pipes._ring import RingPipe
 from aiordma.pipes._switchable import SwitchablePipe
 from aiordma.proto.codes import Code
-from aiordma.proto.failover import Refuse
+from aiordma.proto.failover import CursorExchange, Refuse
 from aiordma.proto.frames import Assembler, Kind
 from aiordma.proto.life.attempt import Attempt
 from tests.proto.life.machine import Cursors, Leg, RingStage, Tcp
@@ -155,16 +155,16 @@ class Shadows:
             return new(connect, member, fields)
 
         self._replace(Member, "connect", connected)
-        self._hook(Member, "attach_tcp", self._attached)
-        self._hook(Member, "_on_tcp")
-        self._hook(Member, "_tcp_ended", self._tcp_ended)
-        self._hook(Member, "_received", self._tcp_bytes)
-        self._hook(Member, "_refuse", self._refused)
-        self._hook(Member, "_drop_tcp", self._dropped)
-        self._hook(Member, "leave", self._leave)
-        self._hook(Member, "fail_over", self._link_failed, link=False, deep=True)
-        self._hook(Member, "quiesced", self._quiesced, deep=True)
-        self._hook(Member, "lose_tcp", self._lost_tcp)
+        self._hook(Leaver, "attach_tcp", self._attached)
+        self._hook(Leaver, "_on_tcp")
+        self._hook(Leaver, "_tcp_ended", self._tcp_ended)
+        self._hook(Leaver, "_received", self._tcp_bytes)
+        self._hook(Leaver, "_refuse", self._refused)
+        self._hook(Leaver, "_drop_tcp", self._dropped)
+        self._hook(Leaver, "leave", self._leave)
+        self._hook(Leaver, "fail_over", self._link_failed, link=False, deep=True)
+        self._hook(Leaver, "quiesced", self._quiesced, deep=True)
+        self._hook(Leaver, "lose_tcp", self._lost_tcp)
         self._hook(Member, "_on_finished", self._ring_finished, deep=True)
         for name in ("discard", "withdraw"):
             self._hook(Member, name, self._never_began)
@@ -314,28 +314,28 @@ class Shadows:
     # ---- leaving
 
     def _hook_failover(self) -> None:
-        begin = Failover.__init__
+        begin = Leaver._begin
 
-        def began(failover: Failover, switch: Any, pipe: Any, *args: Any, **options: Any) -> None:
-            begin(failover, switch, pipe, *args, **options)
-            shadow = self._find(pipe)
+        def began(member: Leaver) -> CursorExchange:
+            exchange = begin(member)
+            shadow = self._find(member)
             if shadow is not None:
-                shadow.carrier = failover._carrier
-                self._bind(failover, shadow)
-                self._bind(failover._carrier, shadow)
+                shadow.carrier = member._tcp
+                self._bind(member._tcp, shadow)
+            return exchange
 
-        self._replace(Failover, "__init__", began)
-        self._hook(Failover, "_input")
-        self._hook(Failover, "receive", self._exchanged)
+        self._replace(Leaver, "_begin", began)
+        self._hook(Leaver, "_on_exchange")
+        self._hook(Leaver, "_exchanged", self._exchanged)
         self._hook(
-            Failover,
+            Leaver,
             "_time_is_up",
-            lambda shadow, failover: shadow.report(
-                "on_timer", shadow.now(), host_answers=failover._carrier.acknowledged()
+            lambda shadow, member: shadow.report(
+                "on_timer", shadow.now(), host_answers=member._tcp.acknowledged()
             ),
         )
 
-    def _exchanged(self, shadow: ShadowLife, failover: Failover, data: bytes) -> None:
+    def _exchanged(self, shadow: ShadowLife, member: Leaver, data: bytes) -> None:
         """What came behind the negotiation, or before: reported by attach_tcp() or _received()."""
 
     # ---- TCP

@@ -162,7 +162,7 @@ class ShadowLife:
         if self.over:
             return
         self.look()
-        if after == "Failover._time_is_up" and self.carrier.closed and self.life._exchange is not None:
+        if after == "Leaver._time_is_up" and self.carrier.closed and self.life._exchange is not None:
             self.report("on_timer", self.now())  # the time had come for today's object, which looked later
         found = []
         for group in {*self._expected, *self._actual}:
@@ -204,16 +204,17 @@ class ShadowLife:
 
     def _states_of_leaving(self) -> list[tuple[str, object, object]]:
         member = self.members.get(self.life.ring.number)
-        failover = None if member is None else member.failover
+        today = None if member is None else member.exchange
         busy = (
-            failover is not None
-            and failover._exchange.state not in (State.AGREED, State.BROKEN)
-            and not failover._carrier.closed
+            member is not None
+            and today is not None
+            and today.state not in (State.AGREED, State.BROKEN)
+            and not member._tcp.closed
         )
         exchange = self.life._exchange
         states: list[tuple[str, object, object]] = [("exchange", exchange is not None, busy)]
-        if exchange is not None and failover is not None and busy:
-            states.append(("exchange's timer", exchange.deadline is not None, failover._timer is not None))
+        if exchange is not None and member is not None and busy:
+            states.append(("exchange's timer", exchange.deadline is not None, member._timer is not None))
         return states
 
     def _states_of_frames(self, frames: Any, framed: FramedPipe) -> list[tuple[str, object, object]]:

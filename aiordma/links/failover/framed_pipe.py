@@ -13,7 +13,7 @@ the TCP connection is released, silent as it was before the failover.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from anyio import BrokenResourceError, ClosedResourceError
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ...pipes.tls import Carrier
     from ...proto.life.outputs import Output
     from ...wake.base import Handle, Waker
-    from ..contracts import GroupView
+    from ..contracts import RejoinView
     from .tcp_carrier import TcpCarrier
 
 __all__ = ["FramedPipe"]
@@ -74,30 +74,6 @@ class _Sum:
             waiting, self.waiting = self.waiting, set()
             for pipe in waiting:
                 pipe.read_soon()
-
-
-class Attempt(Protocol):
-    """An attempt to return to RDMA (:class:`~.rejoin.Rejoin`), as the transport sees it that it begins on."""
-
-    #: Called when it is over.
-    on_over: Callable[[], None] | None
-
-    @property
-    def over(self) -> bool: ...
-    @property
-    def error(self) -> Exception | None: ...
-    @property
-    def group(self) -> GroupView | None: ...
-    def ask(self) -> None: ...
-    def answer(self, proposal: bytes, /) -> None: ...
-    def receive(self, message: bytes, /) -> None: ...
-    def cancel(self) -> None: ...
-    def peer_ended(self) -> None: ...
-    def peer_moved(self) -> None: ...
-    def try_hand_over(self) -> None: ...
-    @property
-    def may_be_revoked(self) -> bool: ...
-    async def wait(self) -> None: ...
 
 
 class FramedPipe:
@@ -145,10 +121,10 @@ class FramedPipe:
     ) -> None:
         self._carrier, self._waker, self.peer, self.reason = carrier, waker, peer, reason
         #: Begins an attempt to return to RDMA.
-        self.new_rejoin: Callable[[], Attempt]
+        self.new_rejoin: Callable[[], RejoinView]
         self._out: list[Output] = []
         #: How far the stream has come here.
-        self.life = FramesLife[Attempt](self._out, peer_closed=peer_closed)
+        self.life: FramesLife[RejoinView] = FramesLife(self._out, peer_closed=peer_closed)
         self._assembler = Assembler()
         self._chunks: deque[memoryview] = deque()
         self._ahead = 0  # bytes in them
@@ -433,7 +409,7 @@ class FramedPipe:
         """Whether the stream is on TCP and whole."""
         return self.life.may_rejoin and self._carrier.failure is None
 
-    def rejoin(self) -> Attempt:
+    def rejoin(self) -> RejoinView:
         """Try to return to RDMA, or join the attempt under way.
 
         :raises NegotiationError: not in this state.
