@@ -25,7 +25,7 @@ COMPILED := $(shell find aiordma rocefabric softdev/CMakeLists.txt softdev/inclu
               -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
               -o -name CMakeLists.txt -o -name '*.toml' -o -name '*.cmake')
 COMPILED += $(wildcard $(patsubst %.pxd,%.py,$(filter %.pxd,$(COMPILED))))
-C_FILES := $(shell find aiordma softdev/include softdev/src softdev/tests tests -name '*.c' -o -name '*.h')
+C_FILES := $(shell find aiordma softdev/include softdev/src softdev/trace softdev/tests tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
 TIDY_FILES := $(wildcard softdev/src/*/*.c)
 STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')))
@@ -307,7 +307,7 @@ fuzz: .venv/.apt-fuzz ## fuzz the wire and shared memory: FUZZ_SECONDS=30 for ea
 	@cmake -S softdev -B build/fuzz -G Ninja --log-level=WARNING -DCMAKE_C_COMPILER=clang \
 	  -DSOFTDEV_FUZZ=ON -DSOFTDEV_SANITIZE=address,undefined >/dev/null
 	@cmake --build build/fuzz --target fuzzers -- --quiet
-	@set -e; cd build/fuzz; for one in core/faults roce/packet roce/receiver shm/peer; do what=$${one#*/}; \
+	@set -e; cd build/fuzz; for one in core/faults roce/packet roce/receiver shm/peer trace/recording; do what=$${one#*/}; \
 	  echo "== fuzz_$$what: $(FUZZ_SECONDS) s"; mkdir -p corpus/$$what; \
 	  tests/fuzz_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
 	    corpus/$$what ../../softdev/tests/$${one%/*}/corpus/$$what; done

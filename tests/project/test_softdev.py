@@ -73,7 +73,11 @@ def test_a_planted_name_is_found(tmp_path: Path, name: str, text: str) -> None:
 
 
 def settings_read() -> set[str]:
-    sources = [path.read_text(encoding="utf-8") for path in (SOFTDEV / "src").rglob("*.c")]
+    sources = [
+        path.read_text(encoding="utf-8")
+        for folder in ("src", "trace")
+        for path in (SOFTDEV / folder).rglob("*.c")
+    ]
     return {name for text in sources for name in re.findall(r'(?:getenv|read_one)\("(SOFTDEV_\w+)"', text)}
 
 
@@ -91,6 +95,21 @@ def test_the_manual_has_every_function() -> None:
     functions = set(re.findall(r"\b(softdev_\w+)\(", header))
     assert {"softdev_version", "softdev_choose", "softdev_alloc"} <= functions
     assert set(re.findall(r"\bsoftdev_\w+", read("man/softdev.7"))) == functions
+
+
+#: The argument that names a finding; names that are returned or chosen before have a hyphen, or a variable.
+FINDING = re.compile(
+    r'\bfound\(to, s, "([a-z-]+)"|(?:\bname =|\breturn) "([a-z-]+)"|[?:]\s+"([a-z]+-[a-z-]+)"'
+)
+
+
+def test_the_manual_has_every_finding() -> None:
+    rules = [path.read_text(encoding="utf-8") for path in (SOFTDEV / "trace/explain").glob("rules_*.c")]
+    names = {name for text in rules for match in FINDING.findall(text) for name in match if name}
+    assert {"wrong-rkey", "wrong-lkey", "not-rearmed", "no-such-peer", "length", "unacknowledged"} <= names
+    section = read("man/softdev.7").partition("Each finding has a weight")[2].partition(".PP")[0]
+    entries = "".join(line for line in section.splitlines(True) if line.startswith(".BR"))
+    assert {name.replace("\\", "") for name in re.findall(r"[a-z]+(?:\\-[a-z]+)*", entries)} == names
 
 
 def test_there_is_one_version() -> None:
@@ -166,11 +185,14 @@ def test_a_user_of_c_installs_it_and_uses_it(tmp_path: Path) -> None:
     stand_ins = {
         f"lib/softdev/lib{name}{real}.so.1" for name in ("ibverbs", "rdmacm") for real in ("", "-real")
     }
-    assert installed == beside | stand_ins | {library, "bin/softdev"}
+    recorder = {"lib/softdev/libsoftdev-trace.so", "lib/softdev/softdev-trace"}
+    assert installed == beside | stand_ins | recorder | {library, "bin/softdev"}
     assert "soft0" in run("ibv_devices", LD_PRELOAD=str(prefix / library))
 
     dropin = run(prefix / "bin/softdev", "dir", tmp_path / "a directory").strip()
     assert "soft0" in run("ibv_devices", LD_LIBRARY_PATH=dropin)
+    said = run(prefix / "bin/softdev", "trace", "-o", tmp_path / "recordings", "ibv_devinfo", "-d", "soft0")
+    assert "Nothing went wrong" in said
     real = run(sys.executable, "-c", LOADS_BY_NAME, LD_LIBRARY_PATH=dropin).split()
     assert real == ["soft0", "success"]
 

@@ -1,0 +1,94 @@
+/* libFuzzer: for any file, reading, explaining, printing and exporting stay inside it.
+ *
+ * A recording has 70 MB, most of them never written. The input is laid out as its parts that matter: the header, the
+ * headers of four rings, and records, of which each ring has an equal share and beyond its share the same again. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "trace/explain/rates.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum {
+    USED = 4,
+    RINGS_AT = sizeof(struct trace_header),
+    RECORDS_AT = RINGS_AT + USED * sizeof(struct trace_ring)
+};
+
+struct input {
+    const uint8_t *data;
+    size_t size;
+};
+
+static void copy(const struct input *in, size_t at, void *to, size_t length)
+{
+    const size_t there = at < in->size ? in->size - at : 0;
+
+    memset(to, 0, length);
+    memcpy(to, in->data + at, there < length ? there : length);
+}
+
+static bool fetch(void *file, uint64_t offset, void *to, size_t length)
+{
+    const struct input *in = file;
+
+    if (offset < TRACE_HEADER_BYTES) {
+        copy(in, (size_t)offset, to, length);
+        return offset + length <= RINGS_AT;
+    }
+    if (offset < trace_ring_offset(0)) {
+        const size_t ring = (size_t)(offset - TRACE_HEADER_BYTES) / sizeof(struct trace_ring);
+
+        memset(to, 0, length);
+        if (ring < USED && length == sizeof(struct trace_ring)) {
+            struct trace_ring header;
+            copy(in, RINGS_AT + ring * sizeof header, &header, sizeof header);
+            header.head %= 300000; /* as many as may be, but no more */
+            memcpy(to, &header, sizeof header);
+        }
+        return true;
+    }
+    const size_t records = in->size > RECORDS_AT ? (in->size - RECORDS_AT) / sizeof(struct trace_record) : 0;
+    for (size_t i = 0; i < length / sizeof(struct trace_record); i++) {
+        struct trace_record *one = (struct trace_record *)to + i;
+        const uint64_t n = (offset - trace_ring_offset(0)) / sizeof *one + i;
+
+        /* Few are enough: the rest are of a kind that is none. */
+        memset(one, 0, sizeof *one);
+        if (records && n % TRACE_THREAD_RECORDS < 64)
+            copy(in, RECORDS_AT + (size_t)(n % records) * sizeof *one, one, sizeof *one);
+    }
+    return true;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct input in = {data, size};
+    struct trace_recording recording;
+    struct story story;
+    struct findings findings = {0};
+    char *text = NULL;
+    size_t length = 0;
+
+    if (trace_load(&recording, fetch, &in, NULL)) {
+        trace_free(&recording);
+        return 0;
+    }
+    if (story_tell(&story, &recording)) {
+        FILE *to = open_memstream(&text, &length);
+
+        for (size_t i = 0; i < recording.count; i++)
+            trace_print(to, &recording, &recording.items[i]);
+        explain(&findings, &story, 1, 1);
+        explain_print(to, &findings);
+        rates_print(to, &story, story.end, UINT64_MAX);
+        rates_metrics(to, &story, 1);
+        timeline(to, &story, 1);
+        fclose(to);
+        free(text);
+        findings_free(&findings);
+    }
+    story_free(&story);
+    trace_free(&recording);
+    return 0;
+}

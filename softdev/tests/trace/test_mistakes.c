@@ -1,0 +1,235 @@
+/* The explanation names planted mistakes: each program runs as a process of its own under the recorder, and the first
+ * finding that is printed for it must be the mistake. */
+#include "tests/trace/mistakes.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "trace/explain/explain.h"
+
+enum { MOST = 4 };
+
+struct ibv_wc any_wc(struct ibv_cq *cq)
+{
+    return next_wc(cq);
+}
+
+static int progress;
+
+void last_call(void)
+{
+    CHECK_EQ(write(progress, "l", 1), 1);
+}
+
+static void take_byte(int fd, char *byte)
+{
+    CHECK_EQ(read(fd, byte, 1), 1);
+}
+
+/* ---- recordings of one run ---- */
+
+struct run {
+    struct trace_recording recordings[MOST];
+    struct story stories[MOST];
+    size_t count;
+};
+
+static void load(struct run *run, const char *directory)
+{
+    DIR *found = opendir(directory);
+    struct dirent *entry;
+
+    memset(run, 0, sizeof *run);
+    CHECK(found);
+    while ((entry = readdir(found))) {
+        char path[PATH_MAX];
+
+        if (!strstr(entry->d_name, ".rec"))
+            continue;
+        CHECK(run->count < MOST);
+        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        /* A process may be about to make its file. */
+        if (!trace_load_file(&run->recordings[run->count], path))
+            run->count++;
+    }
+    closedir(found);
+    for (size_t n = 0; n < run->count; n++)
+        CHECK(story_tell(&run->stories[n], &run->recordings[n]));
+}
+
+static void unload(struct run *run)
+{
+    for (size_t n = 0; n < run->count; n++) {
+        story_free(&run->stories[n]);
+        trace_free(&run->recordings[n]);
+    }
+}
+
+static void remove_all(const char *directory)
+{
+    DIR *found = opendir(directory);
+    struct dirent *entry;
+
+    CHECK(found);
+    while ((entry = readdir(found)))
+        if (entry->d_name[0] != '.')
+            CHECK(!unlinkat(dirfd(found), entry->d_name, 0));
+    closedir(found);
+    CHECK(!rmdir(directory));
+}
+
+/* ---- one mistake ---- */
+
+/* Whether the last thing of a recording is a call that has not returned. */
+static bool in_a_call(const char *directory)
+{
+    struct run run;
+    bool waits = false;
+
+    load(&run, directory);
+    for (size_t n = 0; n < run.count; n++) {
+        const struct trace_recording *from = &run.recordings[n];
+        const uint8_t last = from->count ? from->items[from->count - 1].record.kind : TRACE_NOTHING;
+
+        waits |= last == TRACE_WAIT || last == TRACE_ENTERED;
+    }
+    unload(&run);
+    return waits;
+}
+
+static void run_program(const struct mistake *one, const char *directory)
+{
+    int status, pipes[2];
+
+    CHECK(!pipe(pipes));
+    fflush(NULL);
+    const pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (!pid) {
+        alarm(60);
+        progress = pipes[1];
+        setenv("SOFTDEV_TRACE", directory, 1);
+        one->run();
+        exit(0);
+    }
+    if (one->hangs) {
+        char byte;
+
+        close(pipes[1]);
+        take_byte(pipes[0], &byte);
+        while (!in_a_call(directory))
+            sched_yield();
+        CHECK(!kill(pid, SIGKILL));
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    close(pipes[0]);
+    if (!one->hangs)
+        close(pipes[1]);
+    if (one->hangs)
+        CHECK(WIFSIGNALED(status));
+    else if (!WIFEXITED(status) || WEXITSTATUS(status))
+        FAIL("\"%s\" ended with status 0x%x", one->name, (unsigned)status);
+}
+
+/* The story of the process that made the mistake: the only one, or the parent of the other. */
+static size_t author(const struct run *run)
+{
+    for (size_t n = 0; n < run->count; n++)
+        for (size_t other = 0; other < run->count; other++)
+            if (run->recordings[other].header.parent == run->recordings[n].header.pid)
+                return n;
+    return 0;
+}
+
+/* The word after FAILED, WRONG or ADVICE in the first finding. */
+static void first_finding(const char *text, char *name, size_t size)
+{
+    static const char *const words[] = {"\n  FAILED ", "\n  WRONG ", "\n  ADVICE "};
+    const char *at = NULL;
+
+    for (size_t n = 0; n < sizeof words / sizeof *words && !at; n++) {
+        at = strstr(text, words[n]);
+        if (at)
+            at += strlen(words[n]);
+    }
+    snprintf(name, size, "%.*s", at ? (int)strcspn(at, ",") : 0, at ? at : "");
+}
+
+static bool named(const struct mistake *one)
+{
+    char directory[] = "/tmp/softdev-mistake-XXXXXX", name[64], *text;
+    struct findings findings;
+    struct story stories[MOST];
+    struct run run;
+    size_t length;
+
+    CHECK(mkdtemp(directory));
+    run_program(one, directory);
+    load(&run, directory);
+    CHECK(run.count > 0);
+    /* That of the mistake first: it is explained, and the other one is a peer. */
+    const size_t own = author(&run);
+    size_t count = 0;
+    stories[count++] = run.stories[own];
+    for (size_t n = 0; n < run.count; n++)
+        if (n != own)
+            stories[count++] = run.stories[n];
+    explain(&findings, stories, count, 1);
+    FILE *to = open_memstream(&text, &length);
+    CHECK(to);
+    explain_print(to, &findings);
+    fclose(to);
+    first_finding(text, name, sizeof name);
+    const bool right = one->finding ? *name && strstr(one->finding, name) : !*name;
+    fprintf(stderr, "%s %s: %s\n%s", right ? "ok " : "NOT", one->name, *name ? name : "nothing", text);
+    free(text);
+    findings_free(&findings);
+    unload(&run);
+    remove_all(directory);
+    return right;
+}
+
+static void check(const struct mistake *list)
+{
+    unsigned all = 0, right = 0;
+
+    for (; list->name; list++, all++)
+        right += named(list);
+    fprintf(stderr, "%u of %u are named\n", right, all);
+    CHECK_EQ(right, all);
+}
+
+static void states(void)
+{
+    check(mistakes_states);
+}
+
+static void queues(void)
+{
+    check(mistakes_queues);
+}
+
+static void memory(void)
+{
+    check(mistakes_memory);
+}
+
+static void pairs(void)
+{
+    check(mistakes_pairs);
+}
+
+static void events(void)
+{
+    check(mistakes_events);
+}
+
+TEST_MAIN(TEST(states), TEST(queues), TEST(memory), TEST(pairs), TEST(events))

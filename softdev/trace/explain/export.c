@@ -1,0 +1,178 @@
+/*
+ * Stories for other programs: a timeline as JSON, and counters as text.
+ */
+#include <infiniband/verbs.h>
+
+#include "trace/explain/rates.h"
+
+/* Inside quotes, of JSON and of labels. The reader has left only printable characters. */
+static void print_quoted(FILE *to, const char *text)
+{
+	for (; *text; text++) {
+		if (*text == '"' || *text == '\\')
+			fputc('\\', to);
+		fputc(*text, to);
+	}
+}
+
+/* ---- timeline ----------------------------------------------------------------------------------------- */
+
+static double micros(const struct story *s, uint64_t ns, uint64_t origin)
+{
+	return (double)(world_time(s, ns) - origin) / 1e3;
+}
+
+static void print_requests(FILE *to, const struct story *s, unsigned process, uint64_t origin)
+{
+	/* As in the story, once more: which completion ends which request. */
+	for (size_t n = 0; n < s->qp_count; n++) {
+		const struct qp *qp = &s->qps[n];
+		struct queue waiting = { 0 };
+		for (size_t i = 0; i < s->from->count; i++) {
+			const struct trace_item *item = item_at(s, i);
+			const struct trace_record *r = &item->record;
+			const bool mine = r->device == qp->device && r->qpn == qp->number && item->ns >= qp->made &&
+					  (!qp->gone || item->ns <= qp->gone);
+			if (mine && r->kind == TRACE_SEND && !r->error) {
+				if (!queue_push(&waiting, i))
+					break;
+			}
+			if (!mine || r->kind != TRACE_DONE || (!r->done.status && r->done.opcode & IBV_WC_RECV))
+				continue;
+			size_t k = 0;
+			while (k < queue_length(&waiting) &&
+			       item_at(s, queue_at(&waiting, k))->record.wr.wr_id != r->done.wr_id)
+				k++;
+			if (k == queue_length(&waiting))
+				continue;
+			for (size_t one = 0; one <= k; one++) {
+				const struct trace_item *posted = item_at(s, queue_at(&waiting, one));
+				fprintf(to,
+					",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%"
+					"s\",\"args\":{"
+					"\"bytes\":%u,\"wr_id\":\"0x%llx\",\"status\":\"%s\"}}",
+					process, qp->number, micros(s, posted->ns, origin),
+					(double)(item->ns > posted->ns ? item->ns - posted->ns : 0) / 1e3,
+					trace_opcode_name(posted->record.wr.opcode), posted->record.wr.length,
+					(unsigned long long)posted->record.wr.wr_id,
+					one == k ? trace_status_name(r->done.status) : "with a later one");
+			}
+			queue_drop(&waiting, k + 1);
+		}
+		queue_free(&waiting);
+		fprintf(to,
+			",\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"thread_name\",\"args\":{\"name\":\"QP "
+			"0x%x\"}}",
+			process, qp->number, qp->number);
+	}
+}
+
+static void print_instants(FILE *to, const struct story *s, unsigned process, uint64_t origin)
+{
+	for (size_t i = 0; i < s->from->count; i++) {
+		const struct trace_item *item = item_at(s, i);
+		const struct trace_record *r = &item->record;
+		const char *detail = "";
+		switch (r->kind) {
+		case TRACE_MODIFY:
+			detail = trace_state_name(r->modify.state);
+			break;
+		case TRACE_ASYNC:
+			detail = trace_async_name(r->async.type);
+			break;
+		case TRACE_CM_EVENT:
+			detail = trace_cm_event_name(r->cm_event.event);
+			break;
+		case TRACE_CM_CALL:
+			detail = trace_cm_call_name(r->cm_call.what);
+			break;
+		case TRACE_DONE:
+			if (r->done.status || !(r->done.opcode & IBV_WC_RECV)) {
+				if (!r->done.status)
+					continue;
+				detail = trace_status_name(r->done.status);
+			} else {
+				detail = trace_completed_name(r->done.opcode);
+			}
+			break;
+		case TRACE_MR:
+		case TRACE_MR_GONE:
+		case TRACE_ARM:
+		case TRACE_EVENT:
+			break;
+		default:
+			continue;
+		}
+		fprintf(to, ",\n{\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"name\":\"%s %s\"}",
+			process, r->kind == TRACE_MR ? 0 : r->qpn, micros(s, item->ns, origin),
+			trace_kind_name(r->kind), detail);
+	}
+}
+
+void timeline(FILE *to, const struct story *stories, size_t count)
+{
+	uint64_t origin = UINT64_MAX;
+
+	for (size_t n = 0; n < count; n++) {
+		if (stories[n].from->header.begin_unix_ns < origin)
+			origin = stories[n].from->header.begin_unix_ns;
+	}
+	fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"trace\"}", to);
+	for (size_t n = 0; n < count; n++) {
+		const struct trace_header *header = &stories[n].from->header;
+		fprintf(to, ",\n{\"ph\":\"M\",\"pid\":%u,\"name\":\"process_name\",\"args\":{\"name\":\"", header->pid);
+		print_quoted(to, header->program);
+		fputs("\"}}", to);
+		print_requests(to, &stories[n], header->pid, origin);
+		print_instants(to, &stories[n], header->pid, origin);
+	}
+	fputs("\n]}\n", to);
+}
+
+/* ---- counters ----------------------------------------------------------------------------------------- */
+
+static void print_labels(FILE *to, const struct story *s, const struct qp *qp)
+{
+	char address[TRACE_ADDRESS_BYTES];
+
+	fprintf(to, "{pid=\"%u\",program=\"", s->from->header.pid);
+	print_quoted(to, s->from->header.program);
+	fprintf(to, "\",qp=\"0x%x\",peer=\"%s\"}", qp->number, peer_address(qp, address));
+}
+
+void rates_metrics(FILE *to, const struct story *stories, size_t count)
+{
+	static const struct {
+		const char *name, *type, *help;
+	} families[] = {
+		{ "softdev_sends_total", "counter", "Work requests posted to a send queue." },
+		{ "softdev_send_bytes_total", "counter", "Bytes of these." },
+		{ "softdev_doorbells_total", "counter", "Calls that posted them." },
+		{ "softdev_receives_total", "counter", "Receives that completed." },
+		{ "softdev_receive_bytes_total", "counter", "Bytes of these." },
+		{ "softdev_errors", "gauge", "1 if a work request of the queue pair completed with an error." },
+		{ "softdev_outstanding", "gauge", "Work requests of the send queue without a completion." },
+		{ "softdev_latency_seconds_sum", "counter", "Time from posting to completion, summed." },
+		{ "softdev_latency_seconds_count", "counter", "How many were summed." },
+	};
+
+	for (size_t f = 0; f < sizeof(families) / sizeof(*families); f++) {
+		fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", families[f].name, families[f].help, families[f].name,
+			families[f].type);
+		for (size_t k = 0; k < count; k++) {
+			for (size_t n = 0; n < stories[k].qp_count; n++) {
+				const struct qp *qp = &stories[k].qps[n];
+				const double values[] = {
+					(double)qp->send_posts,           (double)qp->send_bytes,
+					(double)qp->send_calls,           (double)qp->received,
+					(double)qp->recv_bytes,           qp->first_error >= 0 ? 1 : 0,
+					(double)queue_length(&qp->sends), (double)qp->latencies.sum / 1e9,
+					(double)qp->latencies.count,
+				};
+				fputs(families[f].name, to);
+				print_labels(to, &stories[k], qp);
+				fprintf(to, " %.9g\n", values[f]);
+			}
+		}
+	}
+}

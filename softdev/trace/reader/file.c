@@ -1,0 +1,69 @@
+/*
+ * Recordings in files. They are read, not mapped: a file that shrinks meanwhile must not end the reader.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "trace/reader/reader.h"
+
+static bool fetch(void *file, uint64_t offset, void *to, size_t length)
+{
+	const int fd = *(const int *)file;
+	size_t done = 0;
+
+	while (done < length) {
+		const ssize_t got = pread(fd, (char *)to + done, length - done, (off_t)(offset + done));
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return false;
+		done += (size_t)got;
+	}
+	return true;
+}
+
+static uint64_t ticks(void)
+{
+#if defined(__x86_64__)
+	return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+	uint64_t now;
+	__asm__ volatile("mrs %0, cntvct_el0" : "=r"(now));
+	return now;
+#else
+	return 0;
+#endif
+}
+
+const char *trace_load_file(struct trace_recording *recording, const char *path)
+{
+	struct timespec now;
+	struct stat found;
+	char host[sizeof(recording->header.host)] = "";
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	memset(recording, 0, sizeof(*recording));
+	if (fd < 0)
+		return strerror(errno);
+	if (fstat(fd, &found) || !S_ISREG(found.st_mode)) {
+		close(fd);
+		return "it is no file";
+	}
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	const struct trace_clocks clocks = { .ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec,
+					     .ticks = ticks() };
+	const char *wrong = trace_load(recording, fetch, &fd, &clocks);
+	close(fd);
+	const pid_t pid = (pid_t)recording->header.pid;
+	gethostname(host, sizeof(host) - 1);
+	recording->alive = !wrong && !recording->header.ended && !strcmp(host, recording->header.host) && pid > 0 &&
+			   (!kill(pid, 0) || errno == EPERM);
+	if (recording->alive && clocks.ns > recording->header.begin_ns)
+		recording->now = clocks.ns - recording->header.begin_ns;
+	return wrong;
+}

@@ -1,0 +1,147 @@
+/*
+ * Contexts: their functions are replaced when a context is first seen, whoever has opened it.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "trace/recorder/recorder.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned contexts;
+
+static void describe(struct trace_context *of)
+{
+	struct ibv_context *context = of->context;
+	struct trace_record record = {
+		.stamp = trace_ticks(), .kind = TRACE_DEVICE, .device = of->number, .object = (uintptr_t)context
+	};
+	struct ibv_port_attr port = { .state = IBV_PORT_NOP };
+	struct ibv_device_attr are;
+	__typeof__(&ibv_query_device) query = NEXT(ibv_query_device);
+
+	snprintf(record.opened.name, sizeof(record.opened.name), "%.31s", context->device->name);
+	if (!ibv_query_port(context, 1, (struct _compat_ibv_port_attr *)&port)) {
+		record.opened.link_layer = port.link_layer;
+		record.opened.port_state = (uint8_t)port.state;
+		record.opened.active_mtu = (uint8_t)port.active_mtu;
+	}
+	trace_note(TRACE_RING_CONTROL, &record);
+	if (!query || query(context, &are))
+		return;
+	record.kind = TRACE_LIMITS;
+	record.limits = (struct trace_limits){
+		.max_qp_wr = (uint32_t)are.max_qp_wr,
+		.max_sge = (uint32_t)are.max_sge,
+		.max_cqe = (uint32_t)are.max_cqe,
+		.max_qp_rd_atom = (uint32_t)are.max_qp_rd_atom,
+		.max_qp_init_rd_atom = (uint32_t)are.max_qp_init_rd_atom,
+		.max_srq_wr = (uint32_t)are.max_srq_wr,
+		.max_mr = (uint32_t)are.max_mr,
+		.max_qp = (uint32_t)are.max_qp,
+		.max_mr_size = are.max_mr_size,
+	};
+	trace_note(TRACE_RING_CONTROL, &record);
+}
+
+static void replace(struct trace_context *of)
+{
+	struct ibv_context *context = of->context;
+	struct ibv_context_ops *ops = &context->ops;
+	struct verbs_context *verbs = verbs_get_ctx(context);
+
+	of->ops = *ops;
+	ops->post_send = ops->post_send ? trace_post_send : NULL;
+	ops->post_recv = ops->post_recv ? trace_post_recv : NULL;
+	ops->post_srq_recv = ops->post_srq_recv ? trace_post_srq_recv : NULL;
+	ops->poll_cq = ops->poll_cq ? trace_poll_cq : NULL;
+	ops->req_notify_cq = ops->req_notify_cq ? trace_req_notify_cq : NULL;
+	ops->alloc_mw = ops->alloc_mw ? trace_alloc_mw : NULL;
+	if (!verbs)
+		return;
+#define REPLACE(name)                                                                                                  \
+	do {                                                                                                           \
+		if (verbs->sz >= sizeof(*verbs) - offsetof(struct verbs_context, name) && verbs->name) {               \
+			of->name = verbs->name;                                                                        \
+			verbs->name = trace_##name;                                                                    \
+		}                                                                                                      \
+	} while (0)
+	REPLACE(create_qp_ex);
+	REPLACE(create_cq_ex);
+	REPLACE(create_srq_ex);
+#undef REPLACE
+}
+
+struct trace_context *trace_context_of(struct ibv_context *context)
+{
+	static _Thread_local struct trace_context *last __attribute__((tls_model("initial-exec")));
+	struct trace_context *found = last;
+
+	/* A context that was closed is never freed here, and a new one at its address has an entry of its own. */
+	if (trace_likely(found && found->context == context))
+		return found;
+	found = trace_find(context);
+	if (found)
+		last = found;
+	return found;
+}
+
+struct trace_context *trace_adopt(struct ibv_context *context)
+{
+	struct trace_context *of = context ? trace_find(context) : NULL;
+	const int saved = errno;
+
+	if (of || !context || !trace_on())
+		return of;
+	pthread_mutex_lock(&lock);
+	of = trace_find(context);
+	const bool is_new = !of;
+	if (is_new)
+		of = calloc(1, sizeof(*of));
+	if (is_new && of) {
+		of->context = context;
+		of->number = (uint8_t)(contexts++ % 256);
+		/* First found, then used. */
+		of->ops = context->ops;
+		if (trace_enter(context, of)) {
+			replace(of);
+		} else {
+			free(of);
+			of = NULL;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	if (is_new && of)
+		describe(of);
+	errno = saved;
+	return of;
+}
+
+uint8_t trace_device_of(struct ibv_context *context)
+{
+	const struct trace_context *of = trace_adopt(context);
+
+	return of ? of->number : 255;
+}
+
+/* Not after it: another thread may get a context at the same address at once. */
+struct trace_context *trace_close(struct ibv_context *context)
+{
+	struct trace_context *of = trace_find(context);
+
+	if (!of)
+		return NULL;
+	const struct trace_record record = {
+		.stamp = trace_ticks(), .kind = TRACE_DEVICE_GONE, .device = of->number, .object = (uintptr_t)context
+	};
+	trace_note(TRACE_RING_CONTROL, &record);
+	of->context = NULL;
+	trace_leave(context);
+	return of;
+}
+
+void trace_reopen(struct trace_context *of, struct ibv_context *context)
+{
+	of->context = context;
+	trace_enter(context, of);
+}

@@ -1,0 +1,177 @@
+/*
+ * softdev trace: the command line.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "trace/tool/tool.h"
+
+static int usage(FILE *to, int status)
+{
+	fputs("usage: softdev trace [-o DIRECTORY] [--live] PROGRAM [ARGUMENT...]\n"
+	      "       softdev trace --explain | --dump | --rates | --live | --timeline | --metrics [WHAT...]\n"
+	      "\n"
+	      "The first runs a program and records what it does with RDMA. When it has ended, standard error says in\n"
+	      "sentences what went wrong. -o keeps the recordings in DIRECTORY; --live shows rates meanwhile.\n"
+	      "\n"
+	      "The others show recordings. WHAT is a directory, a file, or the number of a process; without it, the "
+	      "last\n"
+	      "run of the first form.\n"
+	      "  --explain    what went wrong, in sentences (names of the findings: man softdev)\n"
+	      "  --dump       each record as a line\n"
+	      "  --rates      per queue pair: requests and bytes per second, batches, latencies\n"
+	      "  --live       the same of the last second, again and again\n"
+	      "  --timeline   JSON for https://ui.perfetto.dev and chrome://tracing\n"
+	      "  --metrics    counters as Prometheus reads them\n",
+	      to);
+	return status;
+}
+
+static void dump(const struct shelf *shelf)
+{
+	for (size_t n = 0; n < shelf->shown; n++) {
+		const struct trace_recording *from = &shelf->recordings[n];
+		printf("# %s (pid %u on %s)\n", from->header.program, from->header.pid, from->header.host);
+		for (size_t i = 0; i < from->count; i++)
+			trace_print(stdout, from, &from->items[i]);
+	}
+}
+
+static void explain_all(FILE *to, const struct shelf *shelf)
+{
+	struct findings findings;
+
+	explain(&findings, shelf->stories, shelf->count, shelf->shown);
+	explain_print(to, &findings);
+	findings_free(&findings);
+}
+
+static int show(const char *how, const char *const *targets, size_t count)
+{
+	struct shelf shelf = { 0 };
+	bool good = true;
+
+	if (!strcmp(how, "--live")) {
+		show_live(targets, count);
+		return 0;
+	}
+	for (size_t n = 0; n < count; n++)
+		good &= shelf_add(&shelf, targets[n]);
+	if (!strcmp(how, "--explain"))
+		shelf_add_peers(&shelf);
+	if (!shelf_tell(&shelf)) {
+		fputs("softdev: there is no memory\n", stderr);
+		shelf_free(&shelf);
+		return 1;
+	}
+	if (!shelf.count && good)
+		fputs("softdev: nothing was recorded: the program has called neither verbs nor rdma_cm\n", stderr);
+	if (!strcmp(how, "--explain")) {
+		explain_all(stdout, &shelf);
+	} else if (!strcmp(how, "--dump")) {
+		dump(&shelf);
+	} else if (!strcmp(how, "--timeline")) {
+		timeline(stdout, shelf.stories, shelf.shown);
+	} else if (!strcmp(how, "--metrics")) {
+		rates_metrics(stdout, shelf.stories, shelf.shown);
+	} else {
+		for (size_t n = 0; n < shelf.shown; n++)
+			rates_print(stdout, &shelf.stories[n], shelf.stories[n].end, UINT64_MAX);
+	}
+	const bool any = shelf.count > 0;
+	shelf_free(&shelf);
+	return good && any && !ferror(stdout) ? 0 : 1;
+}
+
+static int record(char *const *command, const char *directory, bool live)
+{
+	char made[PATH_MAX], whole[PATH_MAX];
+	struct shelf shelf = { 0 };
+
+	shelf_prune();
+	if (directory ? mkdir(directory, 0700) && errno != EEXIST : !shelf_new_run(made)) {
+		fprintf(stderr, "softdev: there can be no directory for recordings: %s\n", strerror(errno));
+		return 126;
+	}
+	/* The program may be in another directory when it begins. */
+	if (!realpath(directory ? directory : made, whole)) {
+		fprintf(stderr, "softdev: %s: %s\n", directory ? directory : made, strerror(errno));
+		return 126;
+	}
+	const int status = run(command, whole, live);
+	shelf_add(&shelf, whole);
+	shelf_add_peers(&shelf);
+	if (!shelf.count) {
+		if (status != 127)
+			fputs("softdev: nothing was recorded: the program has called neither verbs nor rdma_cm, or has "
+			      "loaded them by dlopen()\n",
+			      stderr);
+		if (!directory)
+			rmdir(whole);
+	} else if (shelf_tell(&shelf)) {
+		fputs("\n", stderr);
+		explain_all(stderr, &shelf);
+	}
+	shelf_free(&shelf);
+	return status;
+}
+
+static bool is_view(const char *word)
+{
+	static const char *const views[] = { "--explain", "--dump", "--rates", "--live", "--timeline", "--metrics" };
+
+	for (size_t n = 0; n < sizeof(views) / sizeof(*views); n++) {
+		if (!strcmp(word, views[n]))
+			return true;
+	}
+	return false;
+}
+
+/* What --live alone would not know of: a process, a directory or a file of recordings; else it is a program to run. */
+static bool is_target(const char *word)
+{
+	const size_t length = strlen(word);
+	struct stat found;
+
+	return (length && strspn(word, "0123456789") == length) || (length > 4 && !strcmp(word + length - 4, ".rec")) ||
+	       (!stat(word, &found) && S_ISDIR(found.st_mode));
+}
+
+int main(int argc, char **argv)
+{
+	const char *directory = NULL, *first[1];
+	char newest[PATH_MAX];
+	bool live = false;
+	int n = 1;
+
+	if (argc < 2)
+		return usage(stderr, 2);
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
+		return usage(stdout, 0);
+	if (is_view(argv[1]) && (strcmp(argv[1], "--live") != 0 || argc == 2 || is_target(argv[2]))) {
+		if (argc > 2)
+			return show(argv[1], (const char *const *)argv + 2, (size_t)argc - 2);
+		if (!shelf_newest_run(newest)) {
+			fputs("softdev: there is no recording yet: softdev trace PROGRAM\n", stderr);
+			return 1;
+		}
+		first[0] = newest;
+		return show(argv[1], first, 1);
+	}
+	for (; n < argc && argv[n][0] == '-'; n++) {
+		if (!strcmp(argv[n], "--")) {
+			n++;
+			break;
+		}
+		if (!strcmp(argv[n], "--live"))
+			live = true;
+		else if (!strcmp(argv[n], "-o") && n + 1 < argc)
+			directory = argv[++n];
+		else
+			return usage(stderr, 2);
+	}
+	return n < argc ? record(argv + n, directory, live) : usage(stderr, 2);
+}

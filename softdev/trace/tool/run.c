@@ -1,0 +1,84 @@
+/*
+ * Runs a program with the recorder, and the device, in front of libibverbs.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "trace/tool/tool.h"
+
+static volatile sig_atomic_t child;
+
+/* The program decides what a signal means; then it is explained. */
+static void pass_on(int number)
+{
+	if (child > 0)
+		kill((pid_t)child, number);
+}
+
+static bool own_directory(char path[PATH_MAX])
+{
+	const ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+	char *slash;
+
+	if (length <= 0)
+		return false;
+	path[length] = '\0';
+	slash = strrchr(path, '/');
+	if (slash)
+		*slash = '\0';
+	return slash != NULL;
+}
+
+/* The recorder first: it calls the next library. A device that is preloaded already stays. */
+static bool preload(void)
+{
+	char own[PATH_MAX], list[4 * PATH_MAX];
+	const char *before = getenv("LD_PRELOAD");
+	const bool has_device = before && strstr(before, "libsoftdev.so");
+
+	if (!own_directory(own))
+		return false;
+	const int length = snprintf(list, sizeof(list), "%s/libsoftdev-trace.so%s%s%s%s%s", own, has_device ? "" : ":",
+				    has_device ? "" : own, has_device ? "" : "/../libsoftdev.so",
+				    before && *before ? ":" : "", before ? before : "");
+	return length > 0 && (size_t)length < sizeof(list) && !setenv("LD_PRELOAD", list, 1);
+}
+
+int run(char *const *command, const char *directory, bool live)
+{
+	static const int passed[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
+	struct sigaction action = { .sa_handler = pass_on, .sa_flags = SA_RESTART }, old[4];
+	int status;
+
+	for (size_t n = 0; n < 4; n++)
+		sigaction(passed[n], &action, &old[n]);
+	const pid_t pid = fork();
+	if (!pid) {
+		for (size_t n = 0; n < 4; n++)
+			sigaction(passed[n], &old[n], NULL);
+		if (!preload() || setenv("SOFTDEV_TRACE", directory, 1)) {
+			fprintf(stderr, "softdev: the environment of %s cannot be set up\n", command[0]);
+			_exit(126);
+		}
+		execvp(command[0], command);
+		fprintf(stderr, "softdev: %s: %s\n", command[0], strerror(errno));
+		_exit(errno == ENOENT ? 127 : 126);
+	}
+	if (pid < 0) {
+		fprintf(stderr, "softdev: %s\n", strerror(errno));
+		return 126;
+	}
+	child = pid;
+	if (live)
+		show_live(&directory, 1);
+	while (waitpid(pid, &status, 0) < 0) {
+		if (errno != EINTR)
+			return 126;
+	}
+	child = 0;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}

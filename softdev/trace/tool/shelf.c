@@ -1,0 +1,279 @@
+/*
+ * Where recordings are: a private directory of the user, with one directory for each run.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "trace/tool/tool.h"
+
+/* Nobody else may put anything there, or read it. */
+static bool is_private(const char *path)
+{
+	struct stat found;
+
+	return !lstat(path, &found) && S_ISDIR(found.st_mode) && found.st_uid == geteuid() && !(found.st_mode & 077);
+}
+
+bool shelf_base(char path[PATH_MAX])
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	const char *roots[] = { runtime && *runtime == '/' ? runtime : NULL, "/dev/shm", "/tmp" };
+
+	for (size_t n = 0; n < sizeof(roots) / sizeof(*roots); n++) {
+		if (!roots[n])
+			continue;
+		snprintf(path, PATH_MAX, "%s/softdev-trace-%u", roots[n], (unsigned)geteuid());
+		if ((!mkdir(path, 0700) || errno == EEXIST) && is_private(path))
+			return true;
+	}
+	return false;
+}
+
+bool shelf_new_run(char path[PATH_MAX])
+{
+	char base[PATH_MAX];
+	struct timespec now;
+
+	if (!shelf_base(base))
+		return false;
+	clock_gettime(CLOCK_REALTIME, &now);
+	const int length =
+		snprintf(path, PATH_MAX, "%s/%lld.%09ld-%d", base, (long long)now.tv_sec, now.tv_nsec, (int)getpid());
+	return length < PATH_MAX && !mkdir(path, 0700);
+}
+
+static bool is_recording(const char *name)
+{
+	const size_t length = strlen(name);
+
+	return length > 4 && !strcmp(name + length - 4, ".rec");
+}
+
+static int wanted(const struct dirent *entry)
+{
+	return entry->d_name[0] != '.';
+}
+
+/* Calls for each entry, in the order of names. */
+static void each(const char *directory, void (*call)(const char *path, const char *name, void *with), void *with)
+{
+	struct dirent **list;
+	const int count = scandir(directory, &list, wanted, alphasort);
+
+	for (int n = 0; n < count; n++) {
+		char path[PATH_MAX];
+		if (snprintf(path, sizeof(path), "%s/%s", directory, list[n]->d_name) < (int)sizeof(path))
+			call(path, list[n]->d_name, with);
+		free(list[n]);
+	}
+	if (count >= 0)
+		free(list);
+}
+
+/* ---- old ones ----------------------------------------------------------------------------------------- */
+
+static void prune_file(const char *path, const char *name, void *with)
+{
+	struct trace_recording recording;
+	struct stat found;
+
+	(void)with;
+	if (!is_recording(name) || lstat(path, &found) || time(NULL) - found.st_mtime < 3600)
+		return;
+	/* Stores into a mapping do not always change the time of the file. */
+	if (trace_load_file(&recording, path) || !recording.alive)
+		unlink(path);
+	trace_free(&recording);
+}
+
+static void prune_run(const char *path, const char *name, void *with)
+{
+	struct stat found;
+
+	(void)name, (void)with;
+	if (lstat(path, &found) || !S_ISDIR(found.st_mode) || time(NULL) - found.st_mtime < 3600)
+		return;
+	each(path, prune_file, NULL);
+	rmdir(path); /* if nothing is left in it */
+}
+
+void shelf_prune(void)
+{
+	char base[PATH_MAX];
+
+	if (shelf_base(base))
+		each(base, prune_run, NULL);
+}
+
+static void keep_last(const char *path, const char *name, void *with)
+{
+	(void)name;
+	snprintf(with, PATH_MAX, "%s", path);
+}
+
+bool shelf_newest_run(char path[PATH_MAX])
+{
+	char base[PATH_MAX];
+
+	path[0] = '\0';
+	if (shelf_base(base))
+		each(base, keep_last, path);
+	return path[0] != '\0';
+}
+
+/* ---- adding ------------------------------------------------------------------------------------------- */
+
+static struct trace_recording *next(struct shelf *shelf)
+{
+	if (shelf->count == shelf->room) {
+		const size_t room = shelf->room ? shelf->room * 2 : 8;
+		struct trace_recording *larger = realloc(shelf->recordings, room * sizeof(*larger));
+		if (!larger)
+			return NULL;
+		shelf->recordings = larger;
+		shelf->room = room;
+	}
+	return &shelf->recordings[shelf->count];
+}
+
+static bool add_file(struct shelf *shelf, const char *path)
+{
+	struct trace_recording *recording = next(shelf);
+	const char *wrong = recording ? trace_load_file(recording, path) : "there is no memory";
+
+	if (wrong) {
+		fprintf(stderr, "softdev: %s cannot be read: %s\n", path, wrong);
+		if (recording)
+			trace_free(recording);
+		return false;
+	}
+	shelf->count++;
+	return true;
+}
+
+static void add_entry(const char *path, const char *name, void *with)
+{
+	if (is_recording(name))
+		add_file(with, path);
+}
+
+struct of_process {
+	struct shelf *shelf;
+	char prefix[32];
+};
+
+static void add_if_of_process(const char *path, const char *name, void *with)
+{
+	const struct of_process *of = with;
+
+	if (is_recording(name) && !strncmp(name, of->prefix, strlen(of->prefix)))
+		add_file(of->shelf, path);
+}
+
+static void add_run_of_process(const char *path, const char *name, void *with)
+{
+	(void)name;
+	each(path, add_if_of_process, with);
+}
+
+bool shelf_add(struct shelf *shelf, const char *what)
+{
+	const size_t before = shelf->count;
+	struct of_process of = { .shelf = shelf };
+	struct stat found;
+	char base[PATH_MAX];
+
+	if (!stat(what, &found) && S_ISDIR(found.st_mode)) {
+		each(what, add_entry, shelf);
+		return true;
+	}
+	if (*what && strspn(what, "0123456789") == strlen(what) && strlen(what) < 20 && access(what, F_OK) &&
+	    shelf_base(base)) {
+		snprintf(of.prefix, sizeof(of.prefix), "%s-", what);
+		each(base, add_run_of_process, &of);
+		if (shelf->count == before)
+			fprintf(stderr, "softdev: there is no recording of the process %s\n", what);
+		return shelf->count > before;
+	}
+	return add_file(shelf, what);
+}
+
+/* ---- peers -------------------------------------------------------------------------------------------- */
+
+static bool same_time(const struct trace_recording *a, const struct trace_recording *b)
+{
+	const struct trace_header *one = &a->header, *other = &b->header;
+
+	return (b->alive || other->late_ns >= one->begin_ns) && (a->alive || one->late_ns >= other->begin_ns) &&
+	       !strcmp(one->host, other->host);
+}
+
+static void add_peer(const char *path, const char *name, void *with)
+{
+	struct shelf *shelf = with;
+	struct trace_recording *recording = is_recording(name) ? next(shelf) : NULL;
+	bool useful = false;
+
+	if (!recording)
+		return;
+	if (!trace_load_file(recording, path)) {
+		for (size_t n = 0; n < shelf->count; n++) {
+			const struct trace_header *own = &shelf->recordings[n].header;
+			if (own->pid == recording->header.pid && own->begin_ns == recording->header.begin_ns) {
+				useful = false; /* it is here already */
+				break;
+			}
+			useful |= n < shelf->shown && same_time(&shelf->recordings[n], recording);
+		}
+	}
+	if (useful)
+		shelf->count++;
+	else
+		trace_free(recording);
+}
+
+static void add_run_of_peers(const char *path, const char *name, void *with)
+{
+	(void)name;
+	each(path, add_peer, with);
+}
+
+void shelf_add_peers(struct shelf *shelf)
+{
+	char base[PATH_MAX];
+
+	shelf->shown = shelf->count;
+	if (shelf->shown && shelf_base(base))
+		each(base, add_run_of_peers, shelf);
+}
+
+bool shelf_tell(struct shelf *shelf)
+{
+	shelf->shown = shelf->shown ? shelf->shown : shelf->count;
+	shelf->stories = calloc(shelf->count + 1, sizeof(*shelf->stories));
+	if (!shelf->stories)
+		return false;
+	for (size_t n = 0; n < shelf->count; n++) {
+		if (!story_tell(&shelf->stories[n], &shelf->recordings[n]))
+			return false;
+	}
+	return true;
+}
+
+void shelf_free(struct shelf *shelf)
+{
+	for (size_t n = 0; n < shelf->count; n++) {
+		if (shelf->stories)
+			story_free(&shelf->stories[n]);
+		trace_free(&shelf->recordings[n]);
+	}
+	free(shelf->stories);
+	free(shelf->recordings);
+	memset(shelf, 0, sizeof(*shelf));
+}

@@ -1,0 +1,46 @@
+/*
+ * The command `softdev trace`: runs programs under the recorder, and shows what recordings say.
+ */
+#ifndef SOFTDEV_TRACE_TOOL_H
+#define SOFTDEV_TRACE_TOOL_H
+
+#include <limits.h>
+
+#include "trace/explain/rates.h"
+
+/* Recordings, and the stories of those that could be read. */
+struct shelf {
+	struct trace_recording *recordings;
+	struct story *stories;
+	size_t count, shown, room;
+};
+
+/* ---- shelf.c ------------------------------------------------------------------------------------------ */
+
+/* The directory of recordings of this user, made if need be. False: errno. */
+bool shelf_base(char path[PATH_MAX]);
+/* A new directory in it. */
+bool shelf_new_run(char path[PATH_MAX]);
+/* Removes recordings in it of processes that ended an hour ago. */
+void shelf_prune(void);
+/* The newest directory in it. False: there is none. */
+bool shelf_newest_run(char path[PATH_MAX]);
+/* Adds a file, or the files of a directory, or (a number) the recordings of a process. Says what cannot be read. */
+bool shelf_add(struct shelf *shelf, const char *what);
+/* Ends what is shown. Adds other recordings of this user of the same time, as peers. */
+void shelf_add_peers(struct shelf *shelf);
+/* Tells the stories of all. */
+bool shelf_tell(struct shelf *shelf);
+void shelf_free(struct shelf *shelf);
+
+/* ---- run.c -------------------------------------------------------------------------------------------- */
+
+/* Runs a program under the recorder; returns its exit status as a shell has it. */
+int run(char *const *command, const char *directory, bool live);
+
+/* ---- show.c ------------------------------------------------------------------------------------------- */
+
+/* The table once a second, until the processes have ended, or for ever. */
+void show_live(const char *const *targets, size_t count);
+
+#endif
