@@ -9,6 +9,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned contexts;
+static struct trace_context *unused;
 
 static void describe(struct trace_context *of)
 {
@@ -72,17 +73,14 @@ static void replace(struct trace_context *of)
 #undef REPLACE
 }
 
-struct trace_context *trace_context_of(struct ibv_context *context)
-{
-	static _Thread_local struct trace_context *last __attribute__((tls_model("initial-exec")));
-	struct trace_context *found = last;
+_Thread_local struct trace_context *trace_last __attribute__((tls_model("initial-exec")));
 
-	/* A context that was closed is never freed here, and a new one at its address has an entry of its own. */
-	if (trace_likely(found && found->context == context))
-		return found;
-	found = trace_find(context);
+struct trace_context *trace_look_up(struct ibv_context *context)
+{
+	struct trace_context *found = trace_find(context);
+
 	if (found)
-		last = found;
+		trace_last = found;
 	return found;
 }
 
@@ -96,8 +94,10 @@ struct trace_context *trace_adopt(struct ibv_context *context)
 	pthread_mutex_lock(&lock);
 	of = trace_find(context);
 	const bool is_new = !of;
-	if (is_new)
-		of = calloc(1, sizeof(*of));
+	if (is_new) {
+		of = unused ? unused : calloc(1, sizeof(*of));
+		unused = unused ? unused->next : NULL;
+	}
 	if (is_new && of) {
 		of->context = context;
 		of->number = (uint8_t)(contexts++ % 256);
@@ -106,7 +106,8 @@ struct trace_context *trace_adopt(struct ibv_context *context)
 		if (trace_enter(context, of)) {
 			replace(of);
 		} else {
-			free(of);
+			of->next = unused;
+			unused = of;
 			of = NULL;
 		}
 	}
@@ -138,6 +139,14 @@ struct trace_context *trace_close(struct ibv_context *context)
 	of->context = NULL;
 	trace_leave(context);
 	return of;
+}
+
+void trace_closed(struct trace_context *of)
+{
+	pthread_mutex_lock(&lock);
+	of->next = unused;
+	unused = of;
+	pthread_mutex_unlock(&lock);
 }
 
 void trace_reopen(struct trace_context *of, struct ibv_context *context)

@@ -45,8 +45,10 @@ TRACE_EXPORT int ibv_close_device(struct ibv_context *context)
 	struct trace_context *of = trace_close(context);
 	const int failed = NEXT(ibv_close_device)(context);
 
-	if (failed && of)
+	if (of && failed)
 		trace_reopen(of, context);
+	else if (of)
+		trace_closed(of);
 	return failed;
 }
 

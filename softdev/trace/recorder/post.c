@@ -65,13 +65,10 @@ static void note_remote(struct trace_wr *to, const struct ibv_send_wr *wr, enum 
 	}
 }
 
-int trace_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static TRACE_AFTER int note_sends(uint8_t device, const struct ibv_qp *qp, uint64_t stamp, const struct ibv_send_wr *wr,
+				  const struct ibv_send_wr *end, int error)
 {
-	const struct trace_context *of = trace_context_of(qp->context);
-	const uint64_t stamp = trace_ticks();
-	const int error = of->ops.post_send(qp, wr, bad);
 	const int saved = errno;
-	const struct ibv_send_wr *end = error ? *bad : NULL;
 	long place = 0;
 
 	for (; wr; wr = wr->next, place++) {
@@ -80,7 +77,7 @@ int trace_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_w
 			break;
 		record->stamp = stamp;
 		record->kind = TRACE_SEND;
-		record->device = of->number;
+		record->device = device;
 		record->error = wr == end ? (uint16_t)(error > 0 ? error : -error) : 0;
 		record->qpn = qp->qp_num;
 		record->object = (uintptr_t)qp;
@@ -99,8 +96,17 @@ int trace_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_w
 	return error;
 }
 
-static void note_receives(uint8_t device, uint32_t qpn, const void *object, uint64_t stamp,
-			  const struct ibv_recv_wr *wr, const struct ibv_recv_wr *end, int error)
+int trace_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	const struct trace_context *of = trace_context_of(qp->context);
+	const uint64_t stamp = trace_ticks();
+	const int error = of->ops.post_send(qp, wr, bad);
+
+	return note_sends(of->number, qp, stamp, wr, error ? *bad : NULL, error);
+}
+
+static TRACE_AFTER void note_receives(uint8_t device, uint32_t qpn, const void *object, uint64_t stamp,
+				      const struct ibv_recv_wr *wr, const struct ibv_recv_wr *end, int error)
 {
 	const int saved = errno;
 	long place = 0;

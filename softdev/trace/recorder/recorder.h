@@ -31,6 +31,8 @@
 #define TRACE_EXPORT __attribute__((visibility("default")))
 #define trace_likely(x) __builtin_expect(!!(x), 1)
 #define trace_unlikely(x) __builtin_expect(!!(x), 0)
+/* What comes after the device's work has registers of its own, so that nothing is saved before it. */
+#define TRACE_AFTER __attribute__((noinline))
 
 /* The function of that name in the library behind this one. NULL: it has none. */
 #define NEXT(name)                                                                                                     \
@@ -109,6 +111,7 @@ void trace_leave(const void *object);
 
 /* ---- context.c --------------------------------------------------------------------------------------- */
 
+/* Never freed, but used again: a thread may remember one that was closed. */
 struct trace_context {
 	struct ibv_context *context;
 	struct ibv_context_ops ops; /* those of the device */
@@ -116,14 +119,23 @@ struct trace_context {
 	__typeof__(((struct verbs_context *)0)->create_cq_ex) create_cq_ex;
 	__typeof__(((struct verbs_context *)0)->create_srq_ex) create_srq_ex;
 	uint8_t number;
+	struct trace_context *next; /* of the unused ones */
 };
 /* Replaces the functions of a context that is seen for the first time. NULL: not recorded. */
 struct trace_context *trace_adopt(struct ibv_context *context);
-/* Of one that was adopted. */
-struct trace_context *trace_context_of(struct ibv_context *context);
+extern _Thread_local struct trace_context *trace_last __attribute__((tls_model("initial-exec")));
+struct trace_context *trace_look_up(struct ibv_context *context);
+/* Of one that was adopted. What the thread had last may have been closed; it says so itself. */
+static inline struct trace_context *trace_context_of(struct ibv_context *context)
+{
+	struct trace_context *last = trace_last;
+
+	return trace_likely(last && last->context == context) ? last : trace_look_up(context);
+}
 uint8_t trace_device_of(struct ibv_context *context);
-/* Before a context is closed, and (of what the first has returned) when it could not be. */
+/* Before a context is closed; and, of what this has returned, when it was, or could not be. */
 struct trace_context *trace_close(struct ibv_context *context);
+void trace_closed(struct trace_context *of);
 void trace_reopen(struct trace_context *of, struct ibv_context *context);
 
 /* ---- post.c, poll.c, post_ex.c, poll_ex.c: what stands in objects instead of the device's functions ------ */
