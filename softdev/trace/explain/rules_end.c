@@ -68,7 +68,7 @@ static bool signalled(const struct qp *qp, const struct trace_wr *wr)
 static void judge(struct findings *to, const struct story *s, const struct qp *qp)
 {
 	const struct trace_item *oldest = NULL;
-	uint64_t waiting = 0, receives = UINT64_MAX;
+	uint64_t waiting = 0;
 	struct peer peer;
 
 	for (size_t n = 0; n < queue_length(&qp->sends); n++) {
@@ -94,9 +94,8 @@ static void judge(struct findings *to, const struct story *s, const struct qp *q
 		return;
 	}
 	const bool send = oldest->record.wr.opcode == IBV_WR_SEND || oldest->record.wr.opcode == IBV_WR_SEND_WITH_IMM;
-	if (peer_find(to, s, qp, &peer) && !peer.qp->caps.srq)
-		receives = peer.qp->recv_posts - peer.qp->received;
-	if (send && (receives == 0 || receives > peer.qp->recv_posts) && receives != UINT64_MAX)
+	const bool known = peer_find(to, s, qp, &peer) && !peer.qp->caps.srq;
+	if (send && known && peer.qp->received >= peer.qp->recv_posts)
 		found(to, s, "no-receives", FAILED, oldest->ns, qp->object,
 		      "%llu work requests of QP 0x%x, from wr_id 0x%llx on, never completed: the peer's QP 0x%x has no "
 		      "receive "
