@@ -49,8 +49,7 @@ static void print_requests(FILE *to, const struct story *s, unsigned process, ui
 				const struct trace_item *posted = item_at(s, queue_at(&waiting, one));
 				fprintf(to,
 					",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%"
-					"s\",\"args\":{"
-					"\"bytes\":%u,\"wr_id\":\"0x%llx\",\"status\":\"%s\"}}",
+					"s\",\"args\":{\"bytes\":%u,\"wr_id\":\"0x%llx\",\"status\":\"%s\"}}",
 					process, qp->number, micros(s, posted->ns, origin),
 					(double)(item->ns > posted->ns ? item->ns - posted->ns : 0) / 1e3,
 					trace_opcode_name(posted->record.wr.opcode), posted->record.wr.length,

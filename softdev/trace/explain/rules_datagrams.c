@@ -81,8 +81,7 @@ static void judge_pair(struct findings *to, const struct story *s, const struct 
 		 !there->received)
 		found(to, s, "grh-room", WRONG, item->ns, qp->object,
 		      "a datagram of %u bytes was sent to QP 0x%x, whose receives have %u: the first %d of each are "
-		      "for the "
-		      "header (GRH), so that %u are needed.",
+		      "for the header (GRH), so that %u are needed.",
 		      wr->length, there->number, there->smallest_receive, GRH, wr->length + GRH);
 }
 
@@ -104,8 +103,7 @@ static void judge(struct findings *to, const struct story *s, const struct trace
 	else if (any)
 		found(to, s, "wrong-dest-qp", WRONG, item->ns, qp->object,
 		      "a datagram of QP 0x%x was sent to the queue pair number 0x%x, which none that were recorded "
-		      "has: it "
-		      "is dropped silently.",
+		      "has: it is dropped silently.",
 		      qp->number, wr->rkey);
 }
 
@@ -122,9 +120,8 @@ void rule_datagrams(struct findings *to, const struct story *s)
 		const struct qp *qp = &s->qps[n];
 		if (qp->caps.type == IBV_QPT_UD && qp->recv_posts && qp->smallest_receive <= GRH)
 			found(to, s, "grh-room", WRONG, qp->made, qp->object,
-			      "a receive of %u bytes was posted to QP 0x%x. The first %d of each receive of a UD queue "
-			      "pair are "
-			      "for the header (GRH): there is no room for a datagram.",
+			      "a receive of %u bytes was posted to QP 0x%x. The first %d of each receive of a UD "
+			      "queue pair are for the header (GRH): there is no room for a datagram.",
 			      qp->smallest_receive, qp->number, GRH);
 	}
 }

@@ -36,25 +36,42 @@ void rule_ends(struct findings *to, const struct story *s)
 		left_;                                                                                                 \
 	})
 
+/* Those that are left, as "2 queue pairs, 1 memory region". False: none. rdma_cm keeps protection domains of its own. */
+static bool list_left(const struct story *s, char *text, size_t size)
+{
+	const struct {
+		const char *name;
+		unsigned count;
+	} all[] = {
+		{ "queue pair", LEFT(s, qps, qp_count) },
+		{ "completion queue", LEFT(s, cqs, cq_count) },
+		{ "memory region", LEFT(s, mrs, mr_count) },
+		{ "completion channel", LEFT(s, channels, channel_count) },
+		{ "shared receive queue", LEFT(s, srqs, srq_count) },
+		{ "address handle", LEFT(s, ahs, ah_count) },
+	};
+	size_t at = 0;
+
+	for (size_t n = 0; n < sizeof(all) / sizeof(*all) && at < size; n++) {
+		if (all[n].count)
+			at += (size_t)snprintf(text + at, size - at, "%s%u %s%s", at ? ", " : "", all[n].count,
+					       all[n].name, all[n].count > 1 ? "s" : "");
+	}
+	return at > 0;
+}
+
 void rule_leaks(struct findings *to, const struct story *s)
 {
-	const unsigned pairs = LEFT(s, qps, qp_count), cqs = LEFT(s, cqs, cq_count), mrs = LEFT(s, mrs, mr_count),
-		       pds = LEFT(s, pds, pd_count), channels = LEFT(s, channels, channel_count),
-		       srqs = LEFT(s, srqs, srq_count), ahs = LEFT(s, ahs, ah_count);
+	const unsigned pairs = LEFT(s, qps, qp_count);
+	char text[200];
 
-	/* rdma_cm keeps protection domains of its own. */
-	if (s->from->header.ended && pairs + cqs + mrs + channels + srqs + ahs)
-		found(to, s, "leaked", ADVICE, s->end, 0,
-		      "the program has ended without destroying all: queue pairs %u, completion queues %u, memory "
-		      "regions %u, "
-		      "protection domains %u, channels %u, shared receive queues %u, address handles %u%s.",
-		      pairs, cqs, mrs, pds, channels, srqs, ahs,
-		      pairs ? ". A peer learns of the end only by a timeout" : "");
-	if (!s->from->header.ended && !s->from->alive && pairs)
+	if (s->from->header.ended && list_left(s, text, sizeof(text)))
+		found(to, s, "leaked", ADVICE, s->end, 0, "the program has ended without destroying %s%s.", text,
+		      pairs ? ": a peer learns of the end only by a timeout" : "");
+	if (story_died(s) && pairs)
 		found(to, s, "process-died", WRONG, s->end, 0,
 		      "the process has ended without exit(): it was killed, has crashed, or called _exit(), with %u "
-		      "queue pairs "
-		      "in use. Peers learn of it only by a timeout.",
+		      "queue pairs in use. Peers learn of it only by a timeout.",
 		      pairs);
 }
 
@@ -88,8 +105,7 @@ static void judge(struct findings *to, const struct story *s, const struct qp *q
 		if (cq->last_done <= oldest->ns)
 			found(to, s, "not-polled", WRONG, oldest->ns, qp->object,
 			      "%llu signalled work requests of QP 0x%x, from wr_id 0x%llx on, were posted, and its "
-			      "completion "
-			      "queue was not polled afterwards: what became of them is not known.",
+			      "completion queue was not polled afterwards: what became of them is not known.",
 			      (unsigned long long)waiting, qp->number, (unsigned long long)oldest->record.wr.wr_id);
 		return;
 	}
@@ -97,17 +113,15 @@ static void judge(struct findings *to, const struct story *s, const struct qp *q
 	const bool known = peer_find(to, s, qp, &peer) && !peer.qp->caps.srq;
 	if (send && known && peer.qp->received >= peer.qp->recv_posts)
 		found(to, s, "no-receives", FAILED, oldest->ns, qp->object,
-		      "%llu work requests of QP 0x%x, from wr_id 0x%llx on, never completed: the peer's QP 0x%x has no "
-		      "receive "
-		      "for them (%llu were posted to it, and %llu consumed), and rnr_retry %u %s.",
+		      "%llu work requests of QP 0x%x, from wr_id 0x%llx on, never completed: the peer's QP 0x%x has "
+		      "no receive for them (%llu were posted to it, and %llu consumed), and rnr_retry %u %s.",
 		      (unsigned long long)waiting, qp->number, (unsigned long long)oldest->record.wr.wr_id,
 		      peer.qp->number, (unsigned long long)peer.qp->recv_posts, (unsigned long long)peer.qp->received,
 		      qp->is.rnr_retry, qp->is.rnr_retry == 7 ? "waits for ever" : "has not run out yet");
 	else
 		found(to, s, "never-completed", WRONG, oldest->ns, qp->object,
 		      "%llu signalled work requests of QP 0x%x, from wr_id 0x%llx on, had no completion when the "
-		      "recording "
-		      "ended, %.3f s after the first of them was posted (timeout %u%s).",
+		      "recording ended, %.3f s after the first of them was posted (timeout %u%s).",
 		      (unsigned long long)waiting, qp->number, (unsigned long long)oldest->record.wr.wr_id,
 		      (double)(s->end > oldest->ns ? s->end - oldest->ns : 0) / 1e9, qp->is.timeout,
 		      qp->is.timeout ? "" : ", which means: for ever");

@@ -15,14 +15,12 @@ static void judge_refusal(struct findings *to, const struct story *s, const stru
 	if (item->record.async.type == IBV_EVENT_QP_ACCESS_ERR)
 		found(to, s, "peer-refused", WRONG, item->ns, qp->object,
 		      "QP_ACCESS_ERR: the peer of QP 0x%x named memory that it may not have (key, bounds or rights). "
-		      "The "
-		      "reason is in the peer's recording; the queue pair is in ERR.",
+		      "The reason is in the peer's recording; the queue pair is in ERR.",
 		      qp->number);
 	else if (item->record.async.type == IBV_EVENT_QP_REQ_ERR)
 		found(to, s, "peer-refused", WRONG, item->ns, qp->object,
-		      "QP_REQ_ERR: the peer of QP 0x%x asked for what this queue pair does not do; its qp_access_flags "
-		      "are %s, "
-		      "and max_dest_rd_atomic is %u.",
+		      "QP_REQ_ERR: the peer of QP 0x%x asked for what this queue pair does not do; its "
+		      "qp_access_flags are %s, and max_dest_rd_atomic is %u.",
 		      qp->number, trace_access_text(qp->is.access, access), qp->is.max_dest_rd_atomic);
 	else
 		found(to, s, "qp-fatal", FAILED, item->ns, qp->object,
@@ -105,9 +103,8 @@ static void judge_event(struct findings *to, const struct story *s, const struct
 			      "REJECTED (status 8): nobody listens at %s.", target);
 		else
 			found(to, s, "cm-rejected", FAILED, item->ns, item->record.object,
-			      "REJECTED (status %d): the connection manager at %s refused. The queue pair there may be "
-			      "missing, "
-			      "or the connection was lost meanwhile.",
+			      "REJECTED (status %d): the connection manager at %s refused. The queue pair there may "
+			      "be missing, or the connection was lost meanwhile.",
 			      event->status, target);
 		return;
 	case RDMA_CM_EVENT_UNREACHABLE:

@@ -24,19 +24,17 @@ static void judge_qp(struct findings *to, const struct story *s, const struct in
 	if (asked && most && (asked->send_wr > most->max_qp_wr || asked->recv_wr > most->max_qp_wr))
 		found(to, s, "qp-limits", FAILED, item->ns, one->item,
 		      "create_qp failed (%s): max_send_wr %u and max_recv_wr %u were asked for, and the device has at "
-		      "most "
-		      "%u (max_qp_wr).",
+		      "most %u (max_qp_wr).",
 		      why, asked->send_wr, asked->recv_wr, most->max_qp_wr);
 	else if (asked && most && (asked->send_sge > most->max_sge || asked->recv_sge > most->max_sge))
 		found(to, s, "qp-limits", FAILED, item->ns, one->item,
 		      "create_qp failed (%s): max_send_sge %u and max_recv_sge %u were asked for, and the device has "
-		      "at "
-		      "most %u (max_sge).",
+		      "at most %u (max_sge).",
 		      why, asked->send_sge, asked->recv_sge, most->max_sge);
 	else
 		found(to, s, "qp-refused", FAILED, item->ns, one->item,
-		      "create_qp failed (%s)%s: max_inline_data %u was asked for; the completion queues must be of the "
-		      "same device, and the type one that it has.",
+		      "create_qp failed (%s)%s: max_inline_data %u was asked for; the completion queues must be of "
+		      "the same device, and the type one that it has.",
 		      why, item->record.error == 95 ? ", as the device has no such type or option" : "",
 		      asked ? asked->inline_bytes : 0);
 }
@@ -57,8 +55,7 @@ static void judge_mr(struct findings *to, const struct story *s, const struct in
 	else if (r->error == 14)
 		found(to, s, "register-fault", FAILED, item->ns, one->item,
 		      "reg_mr of %llu bytes at 0x%llx failed (EFAULT): a part of it is not mapped, or may not be "
-		      "written "
-		      "though the access is %s.",
+		      "written though the access is %s.",
 		      (unsigned long long)r->mr.length, (unsigned long long)r->mr.address, access);
 	else if (r->error == 22 && !r->mr.length)
 		found(to, s, "register-nothing", FAILED, item->ns, one->item,

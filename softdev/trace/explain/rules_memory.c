@@ -120,9 +120,8 @@ void rule_local_memory(struct findings *to, const struct story *s)
 		else
 			found(to, s, "local-memory", FAILED, item->ns, qp->object,
 			      "%s of wr_id 0x%llx on QP 0x%x: a local key of its scatter/gather list does not allow "
-			      "the "
-			      "access: an unknown key, another protection domain, a range outside the region, or no "
-			      "LOCAL_WRITE.",
+			      "the access: an unknown key, another protection domain, a range outside the region, or "
+			      "no LOCAL_WRITE.",
 			      trace_status_name(status), (unsigned long long)item->record.done.wr_id, qp->number);
 	}
 }
@@ -165,16 +164,14 @@ static bool judge_pair(struct findings *to, const struct story *s, const struct 
 	else if (peer && peer->qp->seen & IBV_QP_ACCESS_FLAGS && !(peer->qp->is.access & rights))
 		found(to, s, "qp-access-flags", FAILED, item->ns, qp->object,
 		      "%s of %s on QP 0x%x: the peer's QP 0x%x has qp_access_flags %s, and the operation needs %s. "
-		      "That "
-		      "the memory was registered with it is not enough.",
+		      "That the memory was registered with it is not enough.",
 		      status, what, qp->number, peer->qp->number, trace_access_text(peer->qp->is.access, has),
 		      trace_access_text(rights, lacks));
 	else if (peer && (atomic || opcode == IBV_WR_RDMA_READ) && peer->qp->seen & IBV_QP_MAX_DEST_RD_ATOMIC &&
 		 !peer->qp->is.max_dest_rd_atomic)
 		found(to, s, "rd-atomic-zero", FAILED, item->ns, qp->object,
 		      "%s of %s on QP 0x%x: the peer's QP 0x%x has max_dest_rd_atomic 0, so that it answers no READ "
-		      "and "
-		      "no atomic operation.",
+		      "and no atomic operation.",
 		      status, what, qp->number, peer->qp->number);
 	else
 		return false;
@@ -223,8 +220,7 @@ static void judge_remote(struct findings *to, const struct story *s, const struc
 	else
 		found(to, s, "remote-access", FAILED, item->ns, qp->object,
 		      "%s of the %s wr_id 0x%llx on QP 0x%x: the peer does not let it have %u bytes at 0x%llx by the "
-		      "rkey "
-		      "0x%x: an unknown key, other bounds, no such right, or another protection domain.%s",
+		      "rkey 0x%x: an unknown key, other bounds, no such right, or another protection domain.%s",
 		      status, trace_opcode_name(w->opcode), (unsigned long long)item->record.done.wr_id, qp->number,
 		      w->length, (unsigned long long)w->remote, w->rkey,
 		      known ? "" : " The peer was not recorded: run it under `softdev trace`, too, to learn which.");

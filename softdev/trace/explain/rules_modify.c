@@ -111,9 +111,8 @@ static void judge_address(struct findings *to, const struct story *s, const stru
 		      trace_errno_name(error));
 	else if (!address->global)
 		found(to, s, "no-gid", FAILED, item->ns, qp->object,
-		      "modify_qp of QP 0x%x to RTR failed (%s): ah_attr.is_global is 0. On Ethernet each address needs "
-		      "a "
-		      "GID: is_global 1, grh.dgid, grh.sgid_index.",
+		      "modify_qp of QP 0x%x to RTR failed (%s): ah_attr.is_global is 0. On Ethernet each address "
+		      "needs a GID: is_global 1, grh.dgid, grh.sgid_index.",
 		      qp->number, trace_errno_name(error));
 	else if (!address->sgid_known)
 		found(to, s, "empty-gid-index", FAILED, item->ns, qp->object,
@@ -139,8 +138,7 @@ static void judge(struct findings *to, const struct story *s, const struct incid
 		const bool rts = next == IBV_QPS_RTS, rtr = next == IBV_QPS_RTR;
 		found(to, s, "wrong-order", FAILED, item->ns, qp->object,
 		      "modify_qp moved QP 0x%x from %s to %s, which is no transition (%s). The order is RESET, INIT, "
-		      "RTR, "
-		      "RTS%s.",
+		      "RTR, RTS%s.",
 		      qp->number, trace_state_name(from), trace_state_name(next), why,
 		      from == IBV_QPS_ERR          ? ", and from ERR only to RESET" :
 		      rts && from < IBV_QPS_RTR    ? ": RTR was left out" :

@@ -17,8 +17,7 @@ void rule_dereg(struct findings *to, const struct story *s)
 		const bool certain = send && (wr->record.wr.flags & IBV_SEND_SIGNALED || qp->caps.sig_all);
 		found(to, s, "dereg-in-use", certain ? WRONG : ADVICE, item->ns, s->mrs[one->mr].object,
 		      "the region of lkey 0x%x was deregistered while the %s wr_id 0x%llx of QP 0x%x, which uses it, "
-		      "had no "
-		      "completion%s.",
+		      "had no completion%s.",
 		      wr->record.wr.lkey, send ? trace_opcode_name(wr->record.wr.opcode) : "receive",
 		      (unsigned long long)wr->record.wr.wr_id, qp->number,
 		      certain ? ": it may fail, or touch other memory" : "");
@@ -48,17 +47,14 @@ void rule_churn(struct findings *to, const struct story *s)
 	if (brief >= MANY && brief * 2 >= in_all)
 		found(to, s, "registration-per-message", WRONG, s->mrs[0].made, 0,
 		      "memory is registered for each message: %llu regions were registered, %llu of them for one or "
-		      "two work "
-		      "requests and then deregistered, with %llu work requests in all. A registration costs more than "
-		      "most "
-		      "messages: register once, and reuse%s.",
+		      "two work requests and then deregistered, with %llu work requests in all. A registration costs "
+		      "more than most messages: register once, and reuse%s.",
 		      (unsigned long long)in_all, (unsigned long long)brief, (unsigned long long)posts,
 		      again >= MANY ? "; the same addresses came again" : "");
 	else if (brief + unused >= (uint64_t)4 * MANY && (brief + unused) * 2 >= in_all)
 		found(to, s, "registration-churn", ADVICE, s->mrs[0].made, 0,
 		      "%llu regions were registered and deregistered again, %llu of them without a work request of "
-		      "this side "
-		      "that used them%s. Keep regions, if peers do not need them to end.",
+		      "this side that used them%s. Keep regions, if peers do not need them to end.",
 		      (unsigned long long)(brief + unused), (unsigned long long)unused,
 		      again >= MANY ? ", and the same addresses came again" : "");
 }

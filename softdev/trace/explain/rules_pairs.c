@@ -17,34 +17,30 @@ static void compare(struct findings *to, const struct story *s, const struct qp 
 	if (mtu > other && mtu && other)
 		found(to, s, "mtu-mismatch", WRONG, qp->rtr, qp->object,
 		      "path_mtu is %u on QP 0x%x and %u on the peer's QP 0x%x: longer packets than the peer's are "
-		      "dropped "
-		      "there by cards. Use the smaller one on both.",
+		      "dropped there by cards. Use the smaller one on both.",
 		      mtu, qp->number, other, there->number);
 	if (qp->rts && qp->seen & IBV_QP_SQ_PSN && there->seen & IBV_QP_RQ_PSN && psn != expected)
 		found(to, s, "psn-mismatch", WRONG, qp->rts, qp->object,
 		      "sq_psn is 0x%x on QP 0x%x, and rq_psn is 0x%x on the peer's QP 0x%x: the first packet is not "
-		      "the one "
-		      "that is expected.",
+		      "the one that is expected.",
 		      psn, qp->number, expected, there->number);
 	if (qp->is.max_rd_atomic > there->is.max_dest_rd_atomic && there->seen & IBV_QP_MAX_DEST_RD_ATOMIC)
 		found(to, s, "rd-atomic-mismatch", there->is.max_dest_rd_atomic ? ADVICE : WRONG, qp->rts, qp->object,
-		      "max_rd_atomic is %u on QP 0x%x, and max_dest_rd_atomic %u on the peer's QP 0x%x: more READs and "
-		      "atomic operations than that at a time fail on cards.",
+		      "max_rd_atomic is %u on QP 0x%x, and max_dest_rd_atomic %u on the peer's QP 0x%x: more READs "
+		      "and atomic operations than that at a time fail on cards.",
 		      qp->is.max_rd_atomic, qp->number, there->is.max_dest_rd_atomic, there->number);
 	if (!qp->addressed || !there->addressed || !qp->address.sgid_known || !there->address.sgid_known)
 		return;
 	if (qp->address.gid_type != there->address.gid_type)
 		found(to, s, "gid-type", WRONG, qp->rtr, qp->object,
 		      "GID index %u of QP 0x%x is %s here, and GID index %u is %s there: they do not understand each "
-		      "other's "
-		      "packets.",
+		      "other's packets.",
 		      qp->address.sgid_index, qp->number, trace_gid_type_name(qp->address.gid_type),
 		      there->address.sgid_index, trace_gid_type_name(there->address.gid_type));
 	else if (memcmp(qp->address.dgid, there->address.sgid, 16) != 0)
 		found(to, s, "wrong-gid", WRONG, qp->rtr, qp->object,
-		      "the destination of QP 0x%x is %s, and the peer's QP 0x%x uses %s (its GID index %u): cards drop "
-		      "packets "
-		      "from another address than that of the connection.",
+		      "the destination of QP 0x%x is %s, and the peer's QP 0x%x uses %s (its GID index %u): cards "
+		      "drop packets from another address than that of the connection.",
 		      qp->number, trace_gid_text(qp->address.dgid, wanted), there->number,
 		      trace_gid_text(there->address.sgid, own), there->address.sgid_index);
 }
@@ -82,15 +78,13 @@ void rule_pairs(struct findings *to, const struct story *s)
 			compare(to, s, qp, &peer);
 		else if (known && peer.qp->rtr && !qp->sent && !qp->received)
 			found(to, s, "wrong-dest-qp", WRONG, qp->rtr, qp->object,
-			      "dest_qp_num of QP 0x%x is 0x%x, and that queue pair has 0x%x as its destination: one of "
-			      "the two "
-			      "is wrong.",
+			      "dest_qp_num of QP 0x%x is 0x%x, and that queue pair has 0x%x as its destination: one "
+			      "of the two is wrong.",
 			      qp->number, qp->is.dest_qpn, peer.qp->is.dest_qpn);
 		else if (!known && peer_admirer(to, s, qp, &peer) && !qp->sent && !qp->received)
 			found(to, s, "wrong-dest-qp", WRONG, qp->rtr, qp->object,
-			      "dest_qp_num of QP 0x%x is 0x%x, and no recorded queue pair has that number; QP 0x%x has "
-			      "this one "
-			      "as its destination.",
+			      "dest_qp_num of QP 0x%x is 0x%x, and no recorded queue pair has that number; QP 0x%x "
+			      "has this one as its destination.",
 			      qp->number, qp->is.dest_qpn, peer.qp->number);
 	}
 }
@@ -112,8 +106,7 @@ void rule_reads(struct findings *to, const struct story *s)
 		if (qp->seen & IBV_QP_MAX_QP_RD_ATOMIC && !qp->is.max_rd_atomic)
 			found(to, s, "rd-atomic-zero", WRONG, item_at(s, i)->ns, qp->object,
 			      "%s was posted to QP 0x%x, whose max_rd_atomic is 0: it may not have a single READ or "
-			      "atomic "
-			      "operation under way. Cards refuse the request or never complete it.",
+			      "atomic operation under way. Cards refuse the request or never complete it.",
 			      trace_an_opcode(r->wr.opcode), qp->number);
 	}
 }

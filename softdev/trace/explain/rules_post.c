@@ -20,9 +20,8 @@ void rule_post_state(struct findings *to, const struct story *s)
 		const struct qp *qp = &s->qps[one->qp];
 		if (item->record.kind == TRACE_RECV) {
 			found(to, s, "recv-in-reset", FAILED, item->ns, qp->object,
-			      "a receive was posted to QP 0x%x while it was in RESET, where a queue pair has no queues "
-			      "(the "
-			      "call returned %s). Move it to INIT first.",
+			      "a receive was posted to QP 0x%x while it was in RESET, where a queue pair has no "
+			      "queues (the call returned %s). Move it to INIT first.",
 			      qp->number, result_of(&item->record));
 			continue;
 		}
@@ -109,8 +108,7 @@ void rule_post_limits(struct findings *to, const struct story *s)
 		else if (!send && qp->caps.srq)
 			found(to, s, "recv-beside-srq", FAILED, item->ns, qp->object,
 			      "a receive was posted to QP 0x%x, which takes its receives from a shared receive queue: "
-			      "post "
-			      "them with ibv_post_srq_recv.",
+			      "post them with ibv_post_srq_recv.",
 			      qp->number);
 		else if (one->state >= IBV_QPS_RTS)
 			found(to, s, "post-refused", FAILED, item->ns, qp->object,
@@ -127,17 +125,15 @@ static void send_queue_full(struct findings *to, const struct story *s, const st
 {
 	if (one->run >= one->value || one->run >= qp->caps.send_wr)
 		found(to, s, "unsignalled-run", FAILED, item->ns, qp->object,
-		      "the send queue of QP 0x%x is full (ENOMEM): %llu work requests in a row were not signalled, and "
-		      "max_send_wr is %u. A place is free again only when a completion of its request, or of a later "
-		      "one, "
-		      "is polled: signal at least one in every %u.",
+		      "the send queue of QP 0x%x is full (ENOMEM): %llu work requests in a row were not signalled, "
+		      "and max_send_wr is %u. A place is free again only when a completion of its request, or of a "
+		      "later one, is polled: signal at least one in every %u.",
 		      qp->number, (unsigned long long)one->run, qp->caps.send_wr,
 		      qp->caps.send_wr > 1 ? qp->caps.send_wr / 2 : 1);
 	else
 		found(to, s, "send-queue-full", FAILED, item->ns, qp->object,
 		      "the send queue of QP 0x%x is full (ENOMEM): %llu work requests wait for completions that were "
-		      "not "
-		      "polled, and max_send_wr is %u%s.",
+		      "not polled, and max_send_wr is %u%s.",
 		      qp->number, (unsigned long long)one->value, qp->caps.send_wr,
 		      qp->sent ? "" : "; no completion of a send was ever polled");
 }
@@ -157,8 +153,7 @@ void rule_queue_full(struct findings *to, const struct story *s)
 		else if (item->record.kind == TRACE_RECV)
 			found(to, s, "receive-queue-full", FAILED, item->ns, qp->object,
 			      "the receive queue of QP 0x%x is full (ENOMEM): %llu receives are posted and not "
-			      "consumed, and "
-			      "max_recv_wr is %u.",
+			      "consumed, and max_recv_wr is %u.",
 			      qp->number, (unsigned long long)one->value, qp->caps.recv_wr);
 	}
 }

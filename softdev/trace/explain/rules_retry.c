@@ -17,8 +17,8 @@ static const char *judge_peer(const struct story *s, const struct qp *qp, const 
 
 	if (!peer->mutual && there->rtr) {
 		snprintf(text, size,
-			 "the peer's QP 0x%x has QP 0x%x as its destination, and not this one: dest_qp_num is "
-			 "wrong on one side",
+			 "the peer's QP 0x%x has QP 0x%x as its destination, and not this one: dest_qp_num is wrong "
+			 "on one side",
 			 there->number, there->is.dest_qpn);
 		return "wrong-dest-qp";
 	}
@@ -107,16 +107,15 @@ static void judge_retry(struct findings *to, const struct story *s, const struct
 		if (!name) {
 			name = "unacknowledged";
 			snprintf(text, sizeof(text),
-				 "GIDs, path MTU and packet numbers of both ends agree: packets were "
-				 "lost, or the peer was too slow for %.3f s",
+				 "GIDs, path MTU and packet numbers of both ends agree: packets were lost, or the "
+				 "peer was too slow for %.3f s",
 				 patience(qp));
 		}
 	} else if (peer_admirer(to, s, qp, &peer)) {
 		name = "wrong-dest-qp";
 		snprintf(text, sizeof(text),
-			 "no recorded queue pair has the number 0x%x, which is dest_qp_num here; QP 0x%x of pid %u has "
-			 "this "
-			 "one as its destination",
+			 "no recorded queue pair has the number 0x%x, which is dest_qp_num here; QP 0x%x of pid %u "
+			 "has this one as its destination",
 			 qp->is.dest_qpn, peer.qp->number, peer.story->from->header.pid);
 	} else if (to->story_count > 1) {
 		name = qp->sent || qp->received ? "peer-gone" : "no-such-peer";
@@ -126,15 +125,13 @@ static void judge_retry(struct findings *to, const struct story *s, const struct
 		name = qp->sent || qp->received ? "peer-gone" : "no-answer";
 		snprintf(text, sizeof(text),
 			 "%s is not recorded: run it under `softdev trace`, too, and both ends are compared. Of this "
-			 "end: GID "
-			 "index %u (%s), path MTU %u, dest_qp_num 0x%x, sq_psn 0x%x",
+			 "end: GID index %u (%s), path MTU %u, dest_qp_num 0x%x, sq_psn 0x%x",
 			 address, qp->address.sgid_index, trace_gid_type_name(qp->address.gid_type),
 			 trace_mtu_bytes(qp->is.path_mtu), qp->is.dest_qpn, qp->is.sq_psn);
 	}
 	found(to, s, name, FAILED, item->ns, qp->object,
 	      "RETRY_EXC_ERR on QP 0x%x: peer %s did not acknowledge wr_id 0x%llx within timeout %u and retry_cnt %u "
-	      "(%.3f "
-	      "s): %s. %s.",
+	      "(%.3f s): %s. %s.",
 	      qp->number, address, (unsigned long long)item->record.done.wr_id, qp->is.timeout, qp->is.retry_cnt,
 	      patience(qp), text, ever);
 }
@@ -170,9 +167,9 @@ void rule_rnr(struct findings *to, const struct story *s)
 				 (unsigned long long)peer.qp->recv_posts, peer.qp->number,
 				 (unsigned long long)peer.qp->received);
 		found(to, s, "no-receives", FAILED, item->ns, qp->object,
-		      "RNR_RETRY_EXC_ERR on QP 0x%x: the peer had no receive posted for wr_id 0x%llx, and rnr_retry is "
-		      "%u%s. "
-		      "%s Post receives before the peer may send, and enough of them; rnr_retry 7 waits for ever.",
+		      "RNR_RETRY_EXC_ERR on QP 0x%x: the peer had no receive posted for wr_id 0x%llx, and rnr_retry "
+		      "is %u%s. %s Post receives before the peer may send, and enough of them; rnr_retry 7 waits for "
+		      "ever.",
 		      qp->number, (unsigned long long)item->record.done.wr_id, qp->is.rnr_retry,
 		      qp->is.rnr_retry ? "" : ", so that it was tried once", there);
 	}

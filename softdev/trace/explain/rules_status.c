@@ -29,20 +29,18 @@ static void judge_length(struct findings *to, const struct story *s, const struc
 	else if (posted->record.kind == TRACE_RECV && datagram)
 		found(to, s, "grh-room", FAILED, item->ns, qp->object,
 		      "LOC_LEN_ERR of a receive on QP 0x%x: it has room for %u bytes. The first 40 of each receive of "
-		      "a UD "
-		      "queue pair are for the header (GRH), so that %u are left for the datagram.",
+		      "a UD queue pair are for the header (GRH), so that %u are left for the datagram.",
 		      qp->number, posted->record.wr.length,
 		      posted->record.wr.length > 40 ? posted->record.wr.length - 40 : 0);
 	else if (posted->record.kind == TRACE_RECV)
 		found(to, s, "receive-too-small", FAILED, item->ns, qp->object,
 		      "LOC_LEN_ERR of the receive wr_id 0x%llx on QP 0x%x: a message came that is longer than the %u "
-		      "bytes "
-		      "of the receive. The sender gets REM_INV_REQ_ERR, and both queue pairs are in ERR.",
+		      "bytes of the receive. The sender gets REM_INV_REQ_ERR, and both queue pairs are in ERR.",
 		      (unsigned long long)item->record.done.wr_id, qp->number, posted->record.wr.length);
 	else if (datagram)
 		found(to, s, "datagram-too-long", FAILED, item->ns, qp->object,
-		      "LOC_LEN_ERR of a datagram of %u bytes on QP 0x%x: a datagram is one packet, and has at most the "
-		      "path's MTU (the port's active_mtu, or less for the way there).",
+		      "LOC_LEN_ERR of a datagram of %u bytes on QP 0x%x: a datagram is one packet, and has at most "
+		      "the path's MTU (the port's active_mtu, or less for the way there).",
 		      posted->record.wr.length, qp->number);
 	else
 		found(to, s, "length", FAILED, item->ns, qp->object,
@@ -67,8 +65,7 @@ static void judge_refused_send(struct findings *to, const struct story *s, const
 			 peer.qp->number, peer.qp->smallest_receive);
 	found(to, s, "receive-too-small", FAILED, item->ns, qp->object,
 	      "REM_INV_REQ_ERR of %s of %u bytes on QP 0x%x: it is longer than the receive that the peer had posted "
-	      "for "
-	      "it. %s",
+	      "for it. %s",
 	      trace_an_opcode(posted->wr.opcode), posted->wr.length, qp->number, there);
 }
 
@@ -110,20 +107,18 @@ static void judge_flush(struct findings *to, const struct story *s, const struct
 
 	if (event)
 		found(to, s, "flushed-by-error", FAILED, item->ns, qp->object,
-		      "%llu work requests of QP 0x%x were flushed: the device has moved it to ERR, as it had to refuse "
-		      "a "
-		      "request of the peer (%s). The reason is in what the peer asked for.",
+		      "%llu work requests of QP 0x%x were flushed: the device has moved it to ERR, as it had to "
+		      "refuse a request of the peer (%s). The reason is in what the peer asked for.",
 		      count, qp->number, trace_async_name(item_at(s, event->item)->record.async.type));
 	else if (qp->by_cm)
 		found(to, s, "flushed-by-disconnect", ADVICE, item->ns, qp->object,
-		      "%llu work requests of QP 0x%x were flushed, as its connection ended. That is no failure, if the "
-		      "program expects it.",
+		      "%llu work requests of QP 0x%x were flushed, as its connection ended. That is no failure, if "
+		      "the program expects it.",
 		      count, qp->number);
 	else if (qp->failed_by_program && qp->failed <= item->ns)
 		found(to, s, "flushed-by-program", ADVICE, item->ns, qp->object,
-		      "%llu work requests of QP 0x%x were flushed: the program had moved it to ERR %.6f s before. What "
-		      "is "
-		      "posted afterwards is flushed, too.",
+		      "%llu work requests of QP 0x%x were flushed: the program had moved it to ERR %.6f s before. "
+		      "What is posted afterwards is flushed, too.",
 		      count, qp->number, (double)(item->ns - qp->failed) / 1e9);
 	else if (known && peer.qp->first_error >= 0)
 		found(to, s, "flushed-by-peer", WRONG, item->ns, qp->object,
@@ -140,8 +135,7 @@ static void judge_flush(struct findings *to, const struct story *s, const struct
 	else
 		found(to, s, "flushed", WRONG, item->ns, qp->object,
 		      "%llu work requests of QP 0x%x were flushed: it had gone to ERR before, without an error "
-		      "completion "
-		      "here. Look at asynchronous events, and at the peer.",
+		      "completion here. Look at asynchronous events, and at the peer.",
 		      count, qp->number);
 }
 
@@ -167,15 +161,14 @@ void rule_other_status(struct findings *to, const struct story *s)
 		switch (item->record.done.status) {
 		case IBV_WC_LOC_QP_OP_ERR:
 			found(to, s, "local-operation", FAILED, item->ns, qp->object,
-			      "LOC_QP_OP_ERR of wr_id 0x%llx on QP 0x%x: the request does not fit the queue pair; of a "
-			      "datagram, its address handle is of another protection domain.",
+			      "LOC_QP_OP_ERR of wr_id 0x%llx on QP 0x%x: the request does not fit the queue pair; of "
+			      "a datagram, its address handle is of another protection domain.",
 			      (unsigned long long)item->record.done.wr_id, qp->number);
 			break;
 		case IBV_WC_REM_OP_ERR:
 			found(to, s, "peer-receive-memory", FAILED, item->ns, qp->object,
 			      "REM_OP_ERR of wr_id 0x%llx on QP 0x%x: the peer could not do it, mostly because the "
-			      "memory "
-			      "of its receive is not what its lkey opens.",
+			      "memory of its receive is not what its lkey opens.",
 			      (unsigned long long)item->record.done.wr_id, qp->number);
 			break;
 		case IBV_WC_MW_BIND_ERR:

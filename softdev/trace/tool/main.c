@@ -12,20 +12,15 @@
 static int usage(FILE *to, int status)
 {
 	fputs("usage: softdev trace [-o DIRECTORY] [--live] PROGRAM [ARGUMENT...]\n"
-	      "       softdev trace --explain | --dump | --rates | --live | --timeline | --metrics [WHAT...]\n"
-	      "\n"
-	      "The first runs a program and records what it does with RDMA. When it has ended, standard error says in\n"
-	      "sentences what went wrong. -o keeps the recordings in DIRECTORY; --live shows rates meanwhile.\n"
-	      "\n"
-	      "The others show recordings. WHAT is a directory, a file, or the number of a process; without it, the "
-	      "last\n"
-	      "run of the first form.\n"
-	      "  --explain    what went wrong, in sentences (names of the findings: man softdev)\n"
-	      "  --dump       each record as a line\n"
-	      "  --rates      per queue pair: requests and bytes per second, batches, latencies\n"
-	      "  --live       the same of the last second, again and again\n"
-	      "  --timeline   JSON for https://ui.perfetto.dev and chrome://tracing\n"
-	      "  --metrics    counters as Prometheus reads them\n",
+	      "       softdev trace --explain | --dump | --rates | --live | --timeline | --metrics [WHAT...]\n\nThe "
+	      "first runs a program and records what it does with RDMA. When it has ended, standard error says "
+	      "in\nsentences what went wrong. -o keeps the recordings in DIRECTORY; --live shows rates "
+	      "meanwhile.\n\nThe others show recordings. WHAT is a directory, a file, or the number of a process; "
+	      "without it, the last\nrun of the first form.\n  --explain    what went wrong, in sentences (names of "
+	      "the findings: man softdev)\n  --dump       each record as a line\n  --rates      per queue pair: "
+	      "requests and bytes per second, batches, latencies\n  --live       the same of the last second, again "
+	      "and again\n  --timeline   JSON for https://ui.perfetto.dev and chrome://tracing\n  --metrics    "
+	      "counters as Prometheus reads them\n",
 	      to);
 	return status;
 }
