@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import asyncio.trsock
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from ..errors import Code, FallbackReason, NegotiationError, describe
 from ..negotiation.options import PathOptions, settings_of
 from .fallback import tcp_info
 from .given_socket import has_own_port, why_unfit
+from .shown_socket import ShownSocket
 from .tls import TLS_OPTIONS, TlsTransport, tls_info
 from .transport import RingTransport
 
@@ -83,7 +83,7 @@ def info_of(result: NegotiationResult, sock: socket.socket | None = None) -> dic
     if result.pipe is not None or result.tls is not None:
         info["peername"] = full_address(result.remote_address)
         info["sockname"] = full_address(result.local_address)
-        info["socket"] = asyncio.trsock.TransportSocket(sock or result.sock)
+        info["socket"] = ShownSocket(sock or result.sock)
     if result.smc_peer is not None:
         info["aiordma.smc_peer"] = result.smc_peer
     if result.tls is not None:

@@ -63,6 +63,7 @@ class TlsTransport(RingTransport):
     """A transport whose payload stays in TLS over TCP. As asyncio's own, it has no half-close."""
 
     _pipe: TlsPipe
+    _ends_beside_tcp = False
 
     def __init__(self, loop: Any, result: NegotiationResult, protocol: Any, **options: Any) -> None:
         assert result.tls is not None

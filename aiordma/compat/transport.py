@@ -22,8 +22,10 @@ import asyncio
 import contextvars
 import errno
 import logging
+import socket
 import sys
 import warnings
+import weakref
 from asyncio import constants
 from asyncio.log import logger as asyncio_logger
 from typing import TYPE_CHECKING, Any
@@ -43,9 +45,9 @@ from .claims import claim
 from .contracts import PullProtocol
 from .flow import FlowControl
 from .sendfile import from_the_beginning
+from .shown_socket import ShownSocket
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterable, Mapping
 
     from ..pipes.contracts import Buffer, Pipe
@@ -88,6 +90,7 @@ class RingTransport(FlowControl):
         "_closing",
         "_conn_lost",
         "_context",
+        "_cut",
         "_direct",
         "_discarded",
         "_discards_until",
@@ -103,6 +106,7 @@ class RingTransport(FlowControl):
         "_reads_ahead",
         "_receive",
         "_server",
+        "_shut",
         "_sock",
         "_started",
         "_try_send",
@@ -114,6 +118,9 @@ class RingTransport(FlowControl):
     _protocol_paused: bool
     _maybe_pause_protocol: Callable[[], None]
     _maybe_resume_protocol: Callable[[], None]
+
+    #: Whether its payload has an end of its own beside that of the TCP connection.
+    _ends_beside_tcp = True
 
     #: asyncio asks for these two before loop.start_tls() and loop.sendfile() take a transport, and for the
     #: base class, which also brings the water marks
@@ -165,6 +172,8 @@ class RingTransport(FlowControl):
         self._lost_writes = 0
         self._eof = False
         self._eof_received = False
+        #: shutdown() of the socket has ended writing, or reading where what has come ends.
+        self._shut = self._cut = False
         self._paused = False
         self._started = False
         self._pumping = False
@@ -209,6 +218,8 @@ class RingTransport(FlowControl):
         shown = self._extra.get("socket")
         if shown is not None:
             self._claim = claim(self._loop, self, shown)
+        if isinstance(shown, ShownSocket) and self._ends_beside_tcp:
+            shown.transport = weakref.ref(self)
 
     def _close_socket(self) -> None:
         sock, self._sock = self._sock, None
@@ -294,7 +305,8 @@ class RingTransport(FlowControl):
 
     def _attach_reader(self) -> None:
         if self._reader is not None:
-            self._reader.ring_attached(self, self._pipe if self._delivers() else None)
+            takes = self._delivers() and not (self._cut and self._eof_received)
+            self._reader.ring_attached(self, self._pipe if takes else None)
 
     def _start_reading(self) -> None:
         if not self._closing:
@@ -330,6 +342,9 @@ class RingTransport(FlowControl):
             for turn in range(_RECEIVE_BUDGET):
                 if (self._paused and not self._may_read_ahead()) or self._closing or self._eof_received:
                     return
+                if self._cut and not self._pipe.readable:
+                    self._end_of_data()
+                    return
                 if turn and self._pipe.at_eof:
                     break  # the end has a callback of its own, after what the protocol has scheduled
                 if not self._receive():
@@ -341,7 +356,9 @@ class RingTransport(FlowControl):
     def _wake_reader(self) -> None:
         if self._paused or self._closing or self._reader is None:
             return
-        if self._pipe.readable:
+        if self._cut:
+            self._reader.ring_attached(self, None)  # takes what has come, and finds the end behind it
+        elif self._pipe.readable:
             self._reader.ring_news()
         else:
             self.ring_empty()
@@ -395,7 +412,7 @@ class RingTransport(FlowControl):
             self.ring_failed(exc)
             return False
         except BaseException as exc:
-            self._fatal_error(exc, "Fatal read error on ring transport")
+            self._fatal_error(_as_on_a_socket(exc), "Fatal read error on ring transport")
             return False
         if n <= 0:
             if n == 0:
@@ -422,6 +439,9 @@ class RingTransport(FlowControl):
 
         A link that fails after the end of the data is a matter for writes only, as on TCP.
         """
+        if self._cut:
+            self.ring_finished()
+            return
         try:
             if self._pipe.try_receive(1) == b"":
                 self.ring_finished()
@@ -444,7 +464,7 @@ class RingTransport(FlowControl):
             self.close()
         elif self._discards_until is not None:
             self._discards_until = None
-            self._direct = not self.is_closing() and not self._eof
+            self._direct = not self.is_closing() and not self._eof and not self._shut
 
     # ---- writing --------------------------------------------------------------------------------------
 
@@ -475,6 +495,9 @@ class RingTransport(FlowControl):
             return
         if self._closing:
             self._warn_lost_write()
+            return
+        if self._shut:
+            self._send_failed(anyio.ClosedResourceError())
             return
         if isinstance(data, memoryview):
             check_plain(data)
@@ -567,13 +590,13 @@ class RingTransport(FlowControl):
             self._send_failed(exc)
             return
         if not backlog.size:
-            self._direct = not self._closing and not self._eof
+            self._direct = not self._closing and not self._eof and not self._shut
         self._maybe_resume_protocol()  # which may write
         if backlog.size or self._conn_lost:
             return
         if self._closing:
             self._finish()
-        elif self._eof:
+        elif self._eof and not self._shut:
             self._pipe.send_eof()
 
     def spin_flush(self) -> None:
@@ -589,8 +612,23 @@ class RingTransport(FlowControl):
             return
         self._eof = True
         self._direct = False
-        if not self._backlog:
+        if not self._backlog and not self._shut:
             self._pipe.send_eof()
+
+    def shut_down(self, how: int) -> None:
+        """What shutdown() does to a connection on TCP. What this end has not handed over yet is lost, what
+        has come is delivered before the end.
+        """
+        if how != socket.SHUT_RD and not self._shut:
+            self._shut = True
+            self._direct = False
+            if self._backlog or not self._eof:
+                self._pipe.send_eof()
+            if self._backlog:
+                self._call_soon(self._send_failed, anyio.ClosedResourceError())
+        if how != socket.SHUT_WR and not self._cut:
+            self._cut = True
+            self._look_again()
 
     def can_write_eof(self) -> bool:
         """True: each direction ends by itself."""
@@ -689,6 +727,11 @@ class RingTransport(FlowControl):
             if self._server is not None:
                 self._server.detach(self)
                 self._server = None
+
+
+def _as_on_a_socket(exc: BaseException) -> BaseException:
+    """The error of a read: to a socket, a buffer that is read-only is one of another type."""
+    return TypeError(str(exc)) if isinstance(exc, BufferError) else exc
 
 
 def _nothing_more() -> bool:
