@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.log
+import asyncio.trsock
+import socket
 import warnings
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import anyio
 
@@ -24,18 +26,19 @@ from ..datagrams.endpoint import open_datagram_endpoint
 from ..errors import as_connection_error
 from ..negotiation import peer_cache
 from ..negotiation.engine import warm_up
-from ..negotiation.options import ConnectOptions, ListenOptions
+from ..negotiation.options import ConnectOptions, ListenOptions, settings_of
 from ..negotiation.server import negotiate_accepted
 from ..plain import check_plain
 from ..proto.clc import Kind
 from ..wake.ending import note_unclosed
+from ..wake.names import getaddrinfo
 from ..wake.origin import here
 from .arguments import check_port
 from .flow import FlowControl
+from .plain_datagrams import create_plain_endpoint, why_plain
 from .server import RdmaServer, bind_sockets
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterable, Mapping
     from ssl import SSLContext
     from typing import TypeVar
@@ -378,23 +381,79 @@ class MessageTransport(FlowControl, asyncio.DatagramTransport):
 # ---- the functions
 
 
+@overload
 async def create_datagram_endpoint(
     protocol_factory: Callable[[], P],
     local_addr: tuple[str | None, int] | None = None,
     remote_addr: Address | None = None,
     *,
+    family: int = 0,
+    proto: int = 0,
+    flags: int = 0,
     config: Config | None = None,
     mode: Mode | None = None,
     max_peers: int = 1024,
     receive_queue: int = 1024,
-) -> tuple[MessageTransport, P]:
-    """`loop.create_datagram_endpoint()` on :func:`aiordma.open_datagram_endpoint`, with its parameters.
+) -> tuple[MessageTransport, P]: ...
 
-    Addresses given to `sendto()` must be numbers, as on asyncio's own transports.
+
+@overload
+async def create_datagram_endpoint(
+    protocol_factory: Callable[[], P],
+    local_addr: tuple[str | None, int] | str | None = None,
+    remote_addr: Address | str | None = None,
+    *,
+    family: int = 0,
+    proto: int = 0,
+    flags: int = 0,
+    reuse_port: bool | None = None,
+    allow_broadcast: bool | None = None,
+    sock: socket.socket | None = None,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    max_peers: int = 1024,
+    receive_queue: int = 1024,
+) -> tuple[asyncio.DatagramTransport, P]: ...
+
+
+async def create_datagram_endpoint(  # noqa: PLR0913  # the keywords of asyncio's
+    protocol_factory: Callable[[], P],
+    local_addr: Any = None,
+    remote_addr: Any = None,
+    *,
+    family: int = 0,
+    proto: int = 0,
+    flags: int = 0,
+    reuse_port: bool | None = None,
+    allow_broadcast: bool | None = None,
+    sock: socket.socket | None = None,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    max_peers: int = 1024,
+    receive_queue: int = 1024,
+) -> tuple[asyncio.DatagramTransport, P]:
+    """`loop.create_datagram_endpoint()` on :func:`aiordma.open_datagram_endpoint`, with both's parameters.
+
+    Addresses given to `sendto()` must be numbers, as on asyncio's own transports. What only UDP has makes an
+    endpoint on the loop's own UDP transport: `sock`, `reuse_port`, `allow_broadcast`, and other families than
+    IPv4 and IPv6.
+
+    :raises aiordma.NegotiationError: one of these is given, and `mode` is "rdma".
     """
+    options = {
+        "local_addr": local_addr, "remote_addr": remote_addr,
+        "family": family, "proto": proto, "flags": flags, "reuse_port": reuse_port,
+        "allow_broadcast": allow_broadcast, "sock": sock,
+    }  # fmt: skip
+    _, wanted = settings_of(config, mode)
+    reason = why_plain(wanted, options)
+    if reason is not None:
+        return await create_plain_endpoint(protocol_factory, reason, options)
     for address in (local_addr, remote_addr):
         if address is not None:
             check_port(address[1])
+    if family or proto or flags:
+        local_addr, remote_addr = await _look_up(local_addr, remote_addr, family, proto, flags)
     loop = asyncio.get_running_loop()
     endpoint = await open_datagram_endpoint(
         local_addr,
@@ -408,6 +467,7 @@ async def create_datagram_endpoint(
     extra = {
         "sockname": full_address(endpoint.local_address),
         "peername": endpoint.remote_address and full_address(endpoint.remote_address),
+        "socket": asyncio.trsock.TransportSocket(endpoint.udp_socket),
         "aiordma.path": "rdma" if reason is None else "udp",
         "aiordma.fallback_reason": reason,
         "aiordma.endpoint": endpoint,
@@ -415,6 +475,24 @@ async def create_datagram_endpoint(
     carrier = _Endpoint(endpoint)
     protocol = _made(protocol_factory, carrier.close)
     return await _begun(MessageTransport(loop, carrier, protocol, extra)), protocol
+
+
+async def _look_up(
+    local: tuple[str | None, int] | None, remote: Address | None, family: int, proto: int, flags: int
+) -> list[Address | None]:
+    """The two addresses as numbers, of the family, protocol and flags that asyncio is given."""
+    if local is None and remote is None:
+        return [("::" if family == socket.AF_INET6 else "0.0.0.0", 0), None]
+    found: list[Address | None] = []
+    for address in (local, remote):
+        if address is None:
+            found.append(None)
+            continue
+        infos = await getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM, proto=proto, flags=flags)
+        if not infos:
+            raise OSError("getaddrinfo() returned empty list")
+        found.append(plain_address(infos[0][4]))
+    return found
 
 
 def _made(protocol_factory: Callable[[], P], give_up: Callable[[], None]) -> P:

@@ -420,6 +420,11 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         return self._remote
 
     @property
+    def udp_socket(self) -> socket.socket:
+        """The socket of its UDP port, for options. What goes by RDMA does not pass it."""
+        return self._sock
+
+    @property
     def fallback_reason(self) -> FallbackReason | None:
         """Why this endpoint has no queue pair and reaches all peers by UDP; None when it has one."""
         return self._fallback_reason

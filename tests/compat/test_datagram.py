@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from typing import Any
 
 import anyio
@@ -13,6 +14,7 @@ import aiordma
 import aiordma.compat.datagram
 from aiordma.compat.datagram import MessageTransport
 from aiordma.datagrams.endpoint import open_datagram_endpoint
+from aiordma.errors import Code, NegotiationError
 from aiordma.links import engine as engines
 from tests.health import until
 
@@ -313,10 +315,10 @@ async def test_a_transport_left_open_warns() -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "tcp"])
-async def test_endpoints(mode: str) -> None:
+async def test_endpoints(mode: Any) -> None:
     """The same program as on asyncio's own function."""
-    one, first = await aiordma.create_datagram_endpoint(Recorder, (LOCAL, 0), mode=mode)  # type: ignore[arg-type]
-    two, second = await aiordma.create_datagram_endpoint(Echo, (LOCAL, 0), mode=mode)  # type: ignore[arg-type]
+    one, first = await aiordma.create_datagram_endpoint(Recorder, (LOCAL, 0), mode=mode)
+    two, second = await aiordma.create_datagram_endpoint(Echo, (LOCAL, 0), mode=mode)
     address = two.get_extra_info("sockname")
     one.sendto(b"before the peer has answered", address)
     await first.have(1)
@@ -359,3 +361,54 @@ async def test_a_port_that_no_endpoint_has(which: str, port: int, mode: Any) -> 
     create: Any = aiordma.create_datagram_endpoint
     with pytest.raises(OverflowError):
         await create(Recorder, **{which: (LOCAL, port)}, mode=mode)
+
+
+@pytest.mark.parametrize("option", ["sock", "reuse_port", "allow_broadcast"])
+async def test_what_only_udp_has(option: str) -> None:
+    """It makes an endpoint of the loop's own, which says why; with mode "rdma" it is an error."""
+    create: Any = aiordma.create_datagram_endpoint
+
+    def given() -> dict[str, Any]:
+        if option != "sock":
+            return {"local_addr": (LOCAL, 0), option: True}
+        sock = socket.socket(type=socket.SOCK_DGRAM)
+        sock.bind((LOCAL, 0))
+        return {"sock": sock}
+
+    server, other = await create(Echo, **given())
+    assert server.get_extra_info("aiordma.path") == "udp"
+    assert f"{option} given, for UDP only" in server.get_extra_info("aiordma.fallback_reason").text
+    assert other.transport is server
+    client, protocol = await create(Recorder, remote_addr=server.get_extra_info("sockname"))
+    client.sendto(b"hello")
+    assert await protocol.have(1) == [b"hello"]
+    client.close()
+    server.close()
+    assert server.is_closing()
+    await protocol.lost
+    await other.lost
+    off, protocol = await create(Recorder, **given(), mode="tcp")
+    assert off.get_extra_info("aiordma.fallback_reason").code is Code.DISABLED
+    off.close()
+    await protocol.lost
+    refused = given()
+    with pytest.raises(NegotiationError, match=f"{option} given"):
+        await create(Recorder, **refused, mode="rdma")
+    if option == "sock":
+        refused["sock"].close()
+
+
+async def test_a_family_chooses_the_address_of_a_name() -> None:
+    """And leaves the endpoint on RDMA."""
+    server, other = await aiordma.create_datagram_endpoint(Echo, ("localhost", 0), family=socket.AF_INET)
+    assert server.get_extra_info("sockname")[0] == LOCAL
+    assert server.get_extra_info("aiordma.path") == "rdma"
+    port = server.get_extra_info("sockname")[1]
+    client, protocol = await aiordma.create_datagram_endpoint(
+        Recorder, remote_addr=("localhost", port), family=socket.AF_INET
+    )
+    client.sendto(b"hello")
+    assert await protocol.have(1) == [b"hello"]
+    for transport, each in ((client, protocol), (server, other)):
+        transport.close()
+        await each.lost
