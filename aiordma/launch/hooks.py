@@ -46,6 +46,9 @@ class _Installed:
             "trio": self._patch_trio,
             "anyio._backends._trio": self._patch_anyio,
         }
+        if watches:
+            # Also for what the program does by functions of aiordma, before it has loaded anything else.
+            self._patches["aiordma.negotiation.peer_cache"] = self._hear_of_paths
 
     def begin(self) -> None:
         for name, patch in self._patches.items():
@@ -66,7 +69,7 @@ class _Installed:
     def _trio_methods(self) -> TrioMethods:
         from .trio_methods import TrioMethods
 
-        return TrioMethods(*self._made)
+        return TrioMethods(*self._made, self._raw_sockets if self._watches else None)
 
     @property
     def report(self) -> Report:
@@ -94,6 +97,9 @@ class _Installed:
         else:
             claims.protect(module.Loop)
 
+    def _hear_of_paths(self, module: Any) -> None:
+        module.observe(self.report.count)
+
     def _patch_selector_loop(self, module: Any) -> None:
         if self._watches:
             self._watch(module.BaseSelectorEventLoop)
@@ -110,6 +116,8 @@ class _Installed:
 
     def _patch_trio(self, module: Any) -> None:
         self._replace(self._trio_methods.of_trio(module))
+        if self._watches:
+            self._replace(self._raw_sockets.of_trio(module))
 
     def _patch_anyio(self, module: Any) -> None:
         if ENABLED:

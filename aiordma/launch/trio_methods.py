@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..negotiation.question import Answer
     from .policy import Policy
+    from .raw_sockets import RawSockets
     from .report import Report
 
 __all__ = ["TrioMethods"]
@@ -56,8 +57,9 @@ class _Place:
 class TrioMethods:
     """The functions and methods of one :func:`aiordma.install`."""
 
-    def __init__(self, policy: Policy, report: Report) -> None:
-        self._policy, self._report = policy, report
+    def __init__(self, policy: Policy, report: Report, raw: RawSockets | None = None) -> None:
+        """:param raw: counts the sockets that the program uses itself."""
+        self._policy, self._report, self._raw = policy, report, raw
         self._places: weakref.WeakKeyDictionary[Any, _Place] = weakref.WeakKeyDictionary()
         self._sockets: Any = None
 
@@ -129,8 +131,11 @@ class TrioMethods:
         async def accept(listener: Any) -> Any:
             place = self._places.get(listener)
             if place is None:
-                return await own_accept(listener)
+                stream = await own_accept(listener)
+                self._counted(getattr(stream, attribute))
+                return stream
             sock = await self._accept(place, getattr(listener, attribute))
+            self._counted(sock)
             sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
             return stream_of(sock)
 
@@ -185,13 +190,20 @@ class TrioMethods:
         result = await connect_and_negotiate(host, port, options)
         peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
         sock = sockets.socket_of(result)
+        self._counted(sock)
         remember = self._policy.peers.learn(judged, result.fallback)
         if remember is not None:
             # Nothing waits for it: the program has its connection.
             trio.lowlevel.start_thread_soon(remember, _nothing)
         return sock
 
+    def _counted(self, sock: Any) -> None:
+        """A stream uses this socket, and not the program."""
+        if self._raw is not None:
+            self._raw.counted(sock)
+
     def _count_plain(self, host: Any, sock: Any, reason: str) -> None:
+        self._counted(sock)
         peer = sock.getpeername()
         if isinstance(peer, tuple):
             self._report.count("server", f"{host}:{peer[1]}", "tcp", reason)

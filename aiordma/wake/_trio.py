@@ -28,6 +28,14 @@ _log = logging.getLogger("aiordma.wake")
 
 protect_with(trio.lowlevel.enable_ki_protection)
 
+#: trio's own: `aiordma run --report` replaces them, to count the sockets that the program waits for itself.
+_wait_readable: Callable[[int], Awaitable[None]] = getattr(
+    trio.lowlevel.wait_readable, "aiordma_own", trio.lowlevel.wait_readable
+)
+_wait_writable: Callable[[int], Awaitable[None]] = getattr(
+    trio.lowlevel.wait_writable, "aiordma_own", trio.lowlevel.wait_writable
+)
+
 _current: trio.lowlevel.RunVar[TrioWaker] = trio.lowlevel.RunVar("aiordma waker")
 
 
@@ -191,7 +199,7 @@ class TrioWaker:
     def watch_fd(self, fd: int, callback: Callback) -> None:
         if fd in self._watches:
             raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
-        self._watches[fd] = watch = _Watch(fd, trio.lowlevel.wait_readable, callback)
+        self._watches[fd] = watch = _Watch(fd, _wait_readable, callback)
         trio.lowlevel.spawn_system_task(watch.run, name=f"aiordma watch of fd {fd}")
 
     def unwatch_fd(self, fd: int) -> None:
@@ -202,7 +210,7 @@ class TrioWaker:
     def watch_writable(self, fd: int, callback: Callback) -> None:
         if fd in self._writable_watches:
             raise ValueError(f"fd {fd} is watched already: unwatch_writable() it first")
-        self._writable_watches[fd] = watch = _Watch(fd, trio.lowlevel.wait_writable, callback)
+        self._writable_watches[fd] = watch = _Watch(fd, _wait_writable, callback)
         trio.lowlevel.spawn_system_task(watch.run, name=f"aiordma watch of fd {fd} for writing")
 
     def unwatch_writable(self, fd: int) -> None:
@@ -213,12 +221,12 @@ class TrioWaker:
     async def wait_readable(self, fd: int) -> None:
         if fd in self._watches:
             raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
-        await trio.lowlevel.wait_readable(fd)
+        await _wait_readable(fd)
 
     async def wait_writable(self, fd: int) -> None:
         if fd in self._writable_watches:
             raise ValueError(f"fd {fd} is watched already: unwatch_writable() it first")
-        await trio.lowlevel.wait_writable(fd)
+        await _wait_writable(fd)
 
     # -- waiting and calling
 

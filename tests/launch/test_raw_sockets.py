@@ -12,9 +12,11 @@ import pytest
 import uvloop
 
 import aiordma
+from aiordma.config import Config
 from aiordma.launch import hooks
 from tests.private import needs
 from tests.roles import LOCAL
+from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -162,6 +164,34 @@ def test_other_descriptors_are_left_alone(loop: str) -> None:
             with pytest.raises((OSError, ValueError, TypeError, AttributeError)):
                 running.add_reader(wrong, print)
         assert rows() == {}
+
+    play(loop, main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_endpoints_of_datagrams_are_counted(loop: str) -> None:
+    """By the function of the loop, and by aiordma's where it stays on UDP: once each."""
+    why = "endpoints of datagrams are not negotiated"
+
+    async def main() -> None:
+        running = asyncio.get_running_loop()
+        far, _ = await running.create_datagram_endpoint(asyncio.DatagramProtocol, (LOCAL, 0))
+        address = far.get_extra_info("sockname")
+        near, _ = await running.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=address)
+        port = address[1]
+        assert rows() == {
+            ("udp", "client", f"of {LOCAL}:{port}", why): 1,
+            ("udp", "server", f"{LOCAL}:{port}", why): 1,
+        }
+        ours, _ = await aiordma.create_datagram_endpoint(
+            asyncio.DatagramProtocol, (LOCAL, 0), allow_broadcast=True, config=Config(device=DEVICE)
+        )
+        ((path, role, _, reason),) = rows()
+        assert (path, role) == ("udp", "client")
+        assert "allow_broadcast given, for UDP only" in reason
+        for each in (far, near, ours):
+            each.close()
+        await asyncio.sleep(0)
 
     play(loop, main())
 
