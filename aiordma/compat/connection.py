@@ -32,7 +32,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..addresses import plain_address, show
+from ..addresses import family_of, plain_address, show
 from ..errors import Code, FallbackReason, NegotiationError
 from ..negotiation import peer_cache
 from ..negotiation.announcement import arriving
@@ -360,6 +360,8 @@ async def connect_accepted_socket(
     options["ssl"] = ssl
     check_accepted(sock, options)
     choice = Choice.of(config, mode, rdma_outside_tls)
+    if not _may_negotiate_on(sock, choice):
+        choice = replace(choice, mode="tcp")
     reason = _plain_reason(choice, options, sock)
     late_proposal: int | None
     if reason is None:
@@ -436,7 +438,12 @@ async def _serve(
     permits: Permits | None = options.pop("permits", None)
     check_server(host, port, options)
     if options.get("ssl") and (not choice.rdma_outside_tls or choice.mode == "tcp"):
-        return await _serve_tls(protocols.on_tcp, host, port, choice, options)
+        reason = choice.plain_reason({"ssl": True})
+        assert reason is not None
+        return await _serve_plain(protocols.on_tcp, host, port, reason, options)
+    if options.get("sock") is not None and not _may_negotiate_on(options["sock"], choice):
+        reason = FallbackReason.of_local(Code.CONFIGURATION, "the socket given as sock: it is no TCP socket")
+        return await _serve_plain(protocols.on_tcp, host, port, reason, options)
     ssl = options.get("ssl")
     path = replace(choice, tls=take_tls(options, None, server_side=True))
     if path.mode == "rdma":
@@ -460,12 +467,19 @@ async def _serve(
     return server
 
 
-async def _serve_tls(
-    on_tcp: InfoFactory, host: Hosts, port: int | str | None, choice: Choice, options: dict[str, Any]
+def _may_negotiate_on(sock: socket.socket, choice: Choice) -> bool:
+    """Whether it is a socket of TCP. :raises NegotiationError: it is none, and the mode is "rdma"."""
+    if family_of(sock) in (socket.AF_INET, socket.AF_INET6):
+        return True
+    if choice.mode == "rdma":
+        raise NegotiationError(Code.CONFIGURATION, "the given socket is no TCP socket; mode is 'rdma'")
+    return False
+
+
+async def _serve_plain(
+    on_tcp: InfoFactory, host: Hosts, port: int | str | None, reason: FallbackReason, options: dict[str, Any]
 ) -> asyncio.AbstractServer:
-    """Serve on the event loop's own TLS, without a negotiation."""
-    reason = choice.plain_reason({"ssl": True})
-    assert reason is not None
+    """Serve on the event loop's own transports, without a negotiation: in TLS, or on a Unix socket."""
     info, code = tcp_info(reason), reason.code
 
     def introduce() -> Introduction:

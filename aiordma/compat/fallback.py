@@ -168,7 +168,7 @@ class Introduction(asyncio.Protocol):
         self._waits = False
         self._own.set_protocol(self.protocol)
         if isinstance(self.protocol, asyncio.BufferedProtocol):
-            while data:
+            while data and not self._own.is_closing():
                 buffer = memoryview(self.protocol.get_buffer(-1))
                 check_plain(buffer)
                 if not len(buffer):
