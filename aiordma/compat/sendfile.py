@@ -1,12 +1,15 @@
-"""`loop.sendfile()` on transports of aiordma: from where the caller says, as on a socket.
+"""`loop.sendfile()` on transports of aiordma: the same files, from where the caller says, as on a socket.
 
 Where the kernel does not send a file by itself, asyncio reads it from wherever it stands when the offset is
-0. On a socket the same call sends it from its beginning.
+0, and looks at none of the arguments. On a socket the same call sends a file from its beginning, and refuses
+one that was opened as text. What is no file of the kernel's is read on a socket, too.
 """
 
 from __future__ import annotations
 
 import functools
+import io
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,11 +30,14 @@ def from_the_beginning(loop: asyncio.AbstractEventLoop) -> None:
 
 async def _send(loop: Any, transport: Any, file: BinaryIO, offset: int, count: int | None) -> int:
     own = type(loop)._sendfile_fallback
-    if not type(transport).__module__.startswith("aiordma.") or not hasattr(file, "seek"):
-        sent: int = await own(loop, transport, file, offset, count)
+    sent: int
+    if not type(transport).__module__.startswith("aiordma."):
+        sent = await own(loop, transport, file, offset, count)
         return sent
-    if count is not None and count <= 0:
-        raise ValueError(f"count must be a positive integer (got {count!r})")
+    _check(file, offset, count)
+    if not _is_of_the_kernel(file):
+        sent = await own(loop, transport, file, offset, count)
+        return sent
     stood = file.tell()
     if not offset:
         file.seek(0)
@@ -39,6 +45,34 @@ async def _send(loop: Any, transport: Any, file: BinaryIO, offset: int, count: i
     if not sent and _puts_back(loop):
         file.seek(stood)
     return sent
+
+
+def _check(file: Any, offset: Any, count: Any) -> None:
+    """The arguments, judged as `loop.sock_sendfile()` judges them.
+
+    :raises ValueError: a text file, or a number that is too small.
+    :raises TypeError: a number that is no integer.
+    """
+    if "b" not in getattr(file, "mode", "b"):
+        raise ValueError("file should be opened in binary mode")
+    if count is not None:
+        if not isinstance(count, int):
+            raise TypeError(f"count must be a positive integer (got {count!r})")
+        if count <= 0:
+            raise ValueError(f"count must be a positive integer (got {count!r})")
+    if not isinstance(offset, int):
+        raise TypeError(f"offset must be a non-negative integer (got {offset!r})")
+    if offset < 0:
+        raise ValueError(f"offset must be a non-negative integer (got {offset!r})")
+
+
+def _is_of_the_kernel(file: Any) -> bool:
+    """Whether a socket would have the kernel send it, and not read it from where it stands."""
+    try:
+        os.fstat(file.fileno())
+    except (AttributeError, io.UnsupportedOperation, OSError):
+        return False
+    return True
 
 
 def _puts_back(loop: Any) -> bool:
