@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import socket
 from typing import Any
 
@@ -15,7 +16,11 @@ from .table import behaviour
 
 async def begun(stage: Stage, **options: Any) -> Any:
     """What a connect with these arguments returns: its protocol, or the kind of its error."""
-    done = await outcome(stage.client.create_connection(stage.near(), **options))
+
+    async def connect() -> Any:
+        return await stage.client.create_connection(stage.near(), **options)
+
+    done = await outcome(connect())
     return done if isinstance(done, str) else done[1]
 
 
@@ -270,3 +275,82 @@ async def the_protocol_of_a_transport(stage: Stage) -> None:
     stage.note("protocol", transport.get_protocol() is protocol)
     stage.note("kind", isinstance(transport, asyncio.Transport))
     await stage.until(lambda: stage.made("far"))
+
+
+@behaviour
+async def arguments_that_there_are_not(stage: Stage) -> None:
+    """An argument of no meaning is a TypeError, and connects nothing."""
+    port = await stage.listen()
+    stage.note("error", await begun(stage, host=LOCAL, port=port, nonsense=1))
+    stage.trace.pop("near", None)
+    stage.trace.pop("far", None)
+
+
+@behaviour
+async def addresses_tried_in_turn(stage: Stage) -> None:
+    """happy_eyeballs_delay and interleave, where the loop has them."""
+    port = await stage.listen()
+    for options in (
+        {"happy_eyeballs_delay": 0.25},
+        {"interleave": 1},
+        {"happy_eyeballs_delay": 0.25, "interleave": 2},
+    ):
+        near = await begun(stage, host="localhost", port=port, **options)
+        stage.note("made", near if isinstance(near, str) else near.transport.get_extra_info("peername")[0])
+        if not isinstance(near, str):
+            near.transport.close()
+            await stage.both_end()
+    stage.trace.pop("near", None)
+    stage.trace.pop("far", None)
+
+
+@behaviour
+async def a_local_port(stage: Stage) -> None:
+    """local_addr with a port: the connection comes from it."""
+    port = await stage.listen()
+    with socket.socket() as free:
+        free.bind((LOCAL, 0))
+        own = free.getsockname()
+    near = await begun(stage, host=LOCAL, port=port, local_addr=own)
+    stage.note("from", near.transport.get_extra_info("sockname") == own)
+    await stage.until(lambda: stage.made("far"))
+    stage.note("seen", stage.made("far")[0].transport.get_extra_info("peername") == own)
+
+
+@behaviour
+async def hosts_that_cannot_be_reached(stage: Stage) -> None:
+    """No such name, a name of bytes, no port, a port that is a word: the same kinds of errors."""
+    port = await stage.listen()
+    for host, number in (("a..b", port), (LOCAL, "no such service"), (LOCAL, None), ("", None)):
+        stage.note("error", await begun(stage, host=host, port=number))
+    near = await begun(stage, host=LOCAL.encode(), port=port)
+    stage.note("bytes", near if isinstance(near, str) else "connected")
+    if not isinstance(near, str):
+        near.transport.close()
+        await stage.until(lambda: near.ended)
+    stage.trace.pop("near", None)
+    stage.trace.pop("far", None)
+
+
+@behaviour
+async def another_context_of_transports(stage: Stage) -> None:
+    """Two connections that are made in different contexts keep theirs apart."""
+    variable = contextvars.ContextVar("variable", default="none")
+
+    class Looks(Traced):
+        def data_received(self, data: bytes) -> None:
+            self.events.append((variable.get(), data))
+            self.data += data
+
+    port = await stage.listen()
+
+    async def connect(value: str) -> Any:
+        variable.set(value)
+        return await stage.connect(stage.near(Looks), port)
+
+    ends = [await asyncio.create_task(connect(value)) for value in ("one", "two")]
+    await stage.until(lambda: len(stage.made("far")) == 2)
+    for far, near in zip(stage.made("far"), ends, strict=True):
+        far.transport.write(b"x")
+        await stage.until(functools.partial(getattr, near, "data"))
+    stage.note("outside", variable.get())

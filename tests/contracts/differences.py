@@ -21,12 +21,17 @@ _DESCRIPTOR = (
     "uvloop refuses `add_reader()` of the descriptor of a connection by RDMA only under `aiordma run`"
 )
 
+_FILES = "`loop.sendfile(..., fallback=False)` is refused by RDMA"
+
 DIFFERENCES: dict[str, Difference] = {
     "an_empty_buffer": Difference({"tcp", "plain client"}, _FIRST),
     "buffers_of_an_error": Difference({"tcp", "plain client"}, _FIRST),
+    "a_pause_in_get_buffer": Difference({"tcp", "plain client"}, _FIRST),
+    "a_buffer_that_cannot_be_written": Difference({"tcp", "plain client"}, _FIRST),
     "an_error_of_buffer_updated": Difference({"rdma", "installed"}, _RESET),
     "an_error_of_data_received": Difference({"rdma", "installed"}, _RESET),
     "a_cancellation_in_data_received": Difference({"rdma", "installed"}, _RESET),
     "an_error_of_eof_received": Difference({"rdma", "installed"}, _RESET),
+    "a_file_without_the_kernels_help": Difference({"rdma", "installed"}, _FILES, frozenset({"asyncio"})),
     "a_descriptor_in_use": Difference({"rdma"}, _DESCRIPTOR, frozenset({"uvloop"})),
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from .stage import Stage, Traced, outcome
+from .stage import KeepsOpen, Stage, Traced, outcome
 from .table import behaviour
+from .writing import Quiet
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -117,3 +120,117 @@ async def a_file_whose_peer_closes(stage: Stage) -> None:
     await stage.both_end()
     for end in ("near", "far"):
         del stage.trace[end]  # how much arrived, and who heard of it first, is not the same twice
+
+
+@behaviour
+async def a_text_file(stage: Stage) -> None:
+    """A file that was opened as text is a ValueError, and the connection goes on."""
+    near, far = await stage.pair()
+    with tempfile.TemporaryFile("w+") as text:
+        file: Any = text
+        stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file)))
+    near.transport.write(b"goes on")
+    await stage.until(lambda: far.data)
+
+
+@behaviour
+async def offsets_and_counts_of_other_types(stage: Stage) -> None:
+    """A negative offset, and numbers that are no integers, are refused; nothing is sent."""
+    near, far = await stage.pair()
+    with file_of() as file:
+        for args in ((-1,), ("1",), (1.5,), (0, "1"), (0, 2.5)):
+            stage.note("error", await outcome(stage.loop.sendfile(near.transport, file, *args)))
+        stage.note("stands", file.tell())
+    near.transport.write(b"goes on")
+    await stage.until(lambda: far.data)
+
+
+@behaviour
+async def an_empty_file(stage: Stage) -> None:
+    """Of an empty file, nothing is sent."""
+    near, far = await stage.pair()
+    with file_of(b"") as file:
+        stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file)))
+    near.transport.write(b"goes on")
+    await stage.until(lambda: far.data)
+
+
+@behaviour
+async def a_file_in_memory(stage: Stage) -> None:
+    """What has no descriptor is read: from where it stands, or from an offset."""
+    near, far = await stage.pair()
+    file = io.BytesIO(b"0123456789")
+    file.seek(4)
+    stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file)))
+    stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file, 8)))
+    stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file, 1, 2)))
+    near.transport.write(b" end")
+    await stage.until(lambda: far.data.endswith(b"end"))
+
+
+@behaviour
+async def a_file_of_the_server(stage: Stage) -> None:
+    """The accepting end sends a file, and closes."""
+    near, far = await stage.pair()
+    near.transport.write(b"GET")
+    await stage.until(lambda: far.data)
+    with file_of() as file:
+        stage.note("sent", await outcome(stage.loop.sendfile(far.transport, file)))
+    far.transport.close()
+    await stage.both_end()
+    stage.note("whole", bytes(near.data) == _DATA)
+
+
+@behaviour
+async def files_one_after_the_other(stage: Stage) -> None:
+    """Two files, and a half-close behind them."""
+    near, far = await stage.pair(far=KeepsOpen)
+    for data in (b"first ", b"second"):
+        with file_of(data) as file:
+            stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file)))
+    near.transport.write_eof()
+    await stage.until(lambda: "eof" in far.events)
+
+
+@behaviour
+async def a_file_while_reading_is_paused(stage: Stage) -> None:
+    """Reading that was paused before stays paused behind a file; reading that was not goes on."""
+    near, far = await stage.pair()
+    for paused in (True, False):
+        if paused:
+            near.transport.pause_reading()
+        else:
+            near.transport.resume_reading()
+        with file_of(b"file") as file:
+            stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file)))
+        stage.note("reading", near.transport.is_reading())
+    far.transport.write(b"answer")
+    await stage.until(lambda: near.data)
+    near.transport.write(b" end")
+    await stage.until(lambda: far.data.endswith(b"end"))
+
+
+@behaviour
+async def a_file_that_is_cancelled(stage: Stage) -> None:
+    """A cancelled sendfile() leaves the transport to its protocol."""
+    near, far = await stage.pair(Quiet, Quiet)
+    far.transport.pause_reading()
+    with file_of(bytes(_MUCH)) as file:
+        sending = asyncio.ensure_future(stage.loop.sendfile(near.transport, file))
+        await stage.turns(3)
+        sending.cancel()
+        stage.note("cancelled", await outcome(sending))
+    stage.note("protocol", near.transport.get_protocol() is near)
+    stage.note("reading", near.transport.is_reading())
+    far.transport.write(b"answer")
+    await stage.until(lambda: near.data)
+
+
+@behaviour
+async def a_file_without_the_kernels_help(stage: Stage) -> None:
+    """fallback=False: the file is sent by the kernel, or refused."""
+    near, far = await stage.pair()
+    with file_of(b"file") as file:
+        stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file, fallback=False)))
+    near.transport.write(b" end")
+    await stage.until(lambda: far.data.endswith(b"end"))

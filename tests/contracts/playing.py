@@ -11,12 +11,18 @@ import uvloop
 from aiordma.negotiation import peer_cache
 
 from . import (  # noqa: F401  # these fill the table
+    callbacks,
+    cancelling,
     clients,
     datagrams,
+    ends,
     files,
+    options_of_datagrams,
     reading,
     secure,
+    secure_ends,
     servers,
+    sockets,
     streams,
     transports,
     writing,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
+import tempfile
 from typing import Any
 
 from tests.roles import LOCAL
@@ -251,3 +253,137 @@ async def who_listens(stage: Stage) -> None:
     stage.note("reuse", sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) > 0)
     stage.note("accepts", sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     stage.note("type", kind(None) or sock.type.name)
+
+
+@behaviour
+async def wait_closed_and_a_connection(stage: Stage) -> None:
+    """wait_closed() waits for connections after close(), or does not, as Python has it."""
+    near, _ = await stage.pair()
+    server = stage.servers[0]
+    server.close()
+    waiting = asyncio.ensure_future(server.wait_closed())
+    await stage.turns()
+    stage.note("waits", not waiting.done())
+    near.transport.close()
+    await stage.both_end()
+    stage.note("closed", await outcome(waiting))
+
+
+@behaviour
+async def wait_closed_of_an_open_server(stage: Stage) -> None:
+    """wait_closed() before close() waits for it, or does not, as Python has it."""
+    server = await server_of(stage)
+    waiting = asyncio.ensure_future(server.wait_closed())
+    await stage.turns()
+    stage.note("waits", not waiting.done())
+    server.close()
+    stage.note("closed", await outcome(waiting))
+
+
+@behaviour
+async def ends_of_clients_by_their_server(stage: Stage) -> None:
+    """close_clients() and abort_clients() end connections, where Python has them."""
+    for name in ("close_clients", "abort_clients"):
+        far = (await stage.pair())[1]
+        server = stage.servers[-1]
+        has = isinstance(stage.loop, asyncio.BaseEventLoop) and sys.version_info >= (3, 13)
+        stage.note("has", has)
+        if has:
+            getattr(server, name)()
+        else:
+            far.transport.abort()
+        await stage.both_end()
+        server.close()
+        stage.note("closed", await outcome(server.wait_closed()))
+
+
+@behaviour
+async def start_serving_after_close(stage: Stage) -> None:
+    """start_serving() of a closed server is an error."""
+    server = await server_of(stage)
+    server.close()
+    # asyncio's and uvloop's have no words for it
+    stage.note("again", await outcome(server.start_serving()) in ("TypeError", "RuntimeError"))
+
+
+@behaviour
+async def a_server_that_may_not_reuse(stage: Stage) -> None:
+    """reuse_address=False leaves the option off."""
+    server = await server_of(stage, reuse_address=False)
+    stage.note("reuse", server.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR))
+
+
+@behaviour
+async def a_server_of_a_name(stage: Stage) -> None:
+    """A name with a family: one socket, and clients of the name reach it."""
+    server = await stage.server.create_server(stage.far(), "localhost", 0, family=socket.AF_INET)
+    port = stage.keep(server)
+    stage.note("sockets", [sock.getsockname()[0] for sock in server.sockets])
+    near = (await stage.client.create_connection(stage.near(), "localhost", port))[1]
+    near.transport.close()
+    await stage.until(lambda: near.ended and ("lost", None) in stage.trace.get("far", ()))
+
+
+@behaviour
+async def hosts_that_there_are_not(stage: Stage) -> None:
+    """A family that the host has no address of, a port that is a word, a host that is no name."""
+    for host, port, options in (
+        (LOCAL, 0, {"family": socket.AF_INET6}),
+        (LOCAL, "no such service", {}),
+        ("a..b", 0, {}),
+        (LOCAL, 70_000, {}),
+        (LOCAL, -1, {}),
+        (LOCAL, 0, {"nonsense": 1}),
+    ):
+
+        async def create(where: Any = (host, port), given: Any = options) -> Any:
+            return await stage.server.create_server(stage.far(), *where, **given)
+
+        made = await outcome(create())
+        if not isinstance(made, str):  # uvloop takes some of the bits of a port
+            made.close()
+        stage.note("error", made if isinstance(made, str) else "none")
+
+
+@behaviour
+async def a_server_on_a_listening_socket(stage: Stage) -> None:
+    """sock=: one that listens already, where a client waits: it is served."""
+    sock = socket.create_server((LOCAL, 0))
+    port = sock.getsockname()[1]
+    stage.met_before(port)
+    connecting = asyncio.ensure_future(stage.connect(stage.near(), port, announced=False))
+    await stage.turns(3)
+    stage.servers.append(await stage.server.create_server(stage.far(), sock=sock))
+    near = await connecting
+    near.transport.write(b"waited")
+    near.transport.close()
+    await stage.until(lambda: near.ended and ("lost", None) in stage.trace.get("far", ()))
+
+
+@behaviour
+async def a_server_on_an_unbound_socket(stage: Stage) -> None:
+    """sock=: one that is not bound listens at a port of the kernel's, on every interface."""
+    server = await stage.server.create_server(stage.far(), sock=socket.socket())
+    port = stage.keep(server)
+    stage.note("host", server.sockets[0].getsockname()[0])
+    near = await stage.connect(stage.near(), port)
+    near.transport.close()
+    await stage.until(lambda: near.ended and ("lost", None) in stage.trace.get("far", ()))
+
+
+@behaviour
+async def a_server_on_a_unix_socket(stage: Stage) -> None:
+    """sock=: one of Unix's serves its clients."""
+    with tempfile.TemporaryDirectory() as folder:
+        name = f"{folder}/socket"
+        sock = socket.socket(socket.AF_UNIX)
+        sock.bind(name)
+        server = await stage.server.create_server(stage.far(), sock=sock)
+        stage.servers.append(server)
+        client = socket.socket(socket.AF_UNIX)
+        client.setblocking(False)
+        await stage.loop.sock_connect(client, name)
+        near = (await stage.client.create_connection(stage.near(), sock=client))[1]
+        near.transport.write(b"x")
+        near.transport.close()
+        await stage.until(lambda: near.ended and ("lost", None) in stage.trace.get("far", ()))

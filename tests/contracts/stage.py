@@ -219,7 +219,7 @@ class Stage:
         """Abort what is open, close the servers; what was seen until now is the trace."""
         trace = {end: list(events) for end, events in self.trace.items()}
         for writer in self.writers:
-            writer.transport.abort()
+            attempt(writer.transport.abort)  # one of TLS that has ended has nothing left to abort
         for server in self.servers:
             server.close()
         for protocol in self.protocols:

@@ -379,3 +379,174 @@ async def a_limit_of_nothing(stage: Stage) -> None:
     port = await stage.listen()
     opened = await outcome(stage.client.open_connection(LOCAL, port, limit=0))
     stage.note("limit", opened if isinstance(opened, str) else "accepted")
+
+
+@behaviour
+async def read_until_several(stage: Stage) -> None:
+    """readuntil() with a tuple of separators, or its refusal, as Python has it."""
+    reader = await fed(stage, b"one;two\nthree")
+    for _ in range(3):
+        stage.note("read", await result(reader.readuntil((b";", b"\n"))))  # type: ignore[arg-type]
+
+
+@behaviour
+async def separators_that_are_wrong(stage: Stage) -> None:
+    """readuntil() of no text, and of nothing."""
+    reader = await fed(stage, b"one;two\n", eof=False)
+    wrongs: tuple[Any, ...] = ("text", 5, None)
+    for wrong in wrongs:
+        stage.note("read", await result(reader.readuntil(wrong)))
+    stage.note("line", await reader.readline())
+
+
+@behaviour
+async def a_last_line_above_the_limit(stage: Stage) -> None:
+    """A line that is longer than the limit and has no end: a ValueError, and then the end."""
+    reader = await fed(stage, b"x" * (_LIMIT + 10))
+    stage.note("lines", [await result(reader.readline()) for _ in range(3)])
+
+
+@behaviour
+async def read_more_than_there_is(stage: Stage) -> None:
+    """read(n) returns what there is, in one piece, and read(-1) the rest."""
+    (reader, _), (_, writer) = await pair(stage)
+    writer.write(b"some of it")
+    stage.note("first", await reader.readexactly(1))
+    stage.note("piece", await reader.read(1000))
+    writer.write(b"the rest")
+    writer.close()
+    stage.note("rest", await reader.read(-1))
+    stage.note("end", [await reader.read(-1), reader.at_eof()])
+
+
+@behaviour
+async def not_yet_at_eof(stage: Stage) -> None:
+    """at_eof() is false as long as there is something to read."""
+    reader = await fed(stage, b"12")
+    stage.note("one", [await reader.readexactly(1), reader.at_eof()])
+    stage.note("other", [await reader.readexactly(1), await reader.read(1), reader.at_eof()])
+
+
+@behaviour
+async def an_exception_of_the_reader(stage: Stage) -> None:
+    """drain() raises what was set as the reader's exception."""
+    (reader, writer), _ = await pair(stage)
+    reader.set_exception(ZeroDivisionError())
+    writer.write(b"x")
+    stage.note("drain", await outcome(writer.drain()))
+    stage.note("until", await result(reader.readuntil(b"x")))
+    stage.note("exactly", await result(reader.readexactly(1)))
+
+
+@behaviour
+async def an_exception_while_waiting(stage: Stage) -> None:
+    """set_exception() ends a read that waits."""
+    (reader, _), _ = await pair(stage)
+    read = asyncio.ensure_future(reader.read(10))
+    await stage.turns(2)
+    reader.set_exception(ZeroDivisionError())
+    stage.note("read", await result(read))
+
+
+@behaviour
+async def eof_leaves_the_writer_open(stage: Stage) -> None:
+    """A writer whose peer has half-closed is not closing, and its answer arrives."""
+    (reader, writer), (far_reader, far_writer) = await pair(stage)
+    far_writer.write_eof()
+    stage.note("read", await reader.read())
+    stage.note("closing", writer.is_closing())
+    writer.write(b"answer")
+    stage.note("drain", await outcome(writer.drain()))
+    writer.close()
+    stage.note("answer", await far_reader.read())
+
+
+@behaviour
+async def drain_to_a_peer_that_has_closed(stage: Stage) -> None:
+    """Writing on ends with a ConnectionError of drain()."""
+    (_, writer), (_, far) = await pair(stage)
+    far.close()
+    await far.wait_closed()
+    errors: list[Any] = []
+
+    async def write() -> Any:
+        writer.write(b"x" * 1000)
+        return await outcome(writer.drain())
+
+    while not errors:
+        error = await write()
+        if error is not None:
+            errors.append(error)
+        await asyncio.sleep(0)
+    stage.note("error", errors[0] in ("ConnectionResetError", "BrokenPipeError"))
+    writer.close()
+    closed = await outcome(writer.wait_closed())
+    stage.note("closed", closed in (None, "ConnectionResetError", "BrokenPipeError"))
+
+
+@behaviour
+async def a_writer_that_is_aborted(stage: Stage) -> None:
+    """transport.abort() of a writer: wait_closed() returns, and reads end."""
+    (reader, writer), _ = await pair(stage)
+    read = asyncio.ensure_future(result(reader.read()))
+    await stage.turns(2)
+    writer.transport.abort()
+    stage.note("closed", await outcome(writer.wait_closed()))
+    stage.note("read", await read)
+
+
+@behaviour
+async def limits_that_are_wrong(stage: Stage) -> None:
+    """A negative limit is refused, and one that is no number."""
+    port = await stage.listen()
+    wrongs: tuple[Any, ...] = (-1, "text")
+    for wrong in wrongs:
+        opened = await outcome(stage.client.open_connection(LOCAL, port, limit=wrong))
+        stage.note("limit", opened if isinstance(opened, str) else "accepted")
+
+
+@behaviour
+async def a_connection_refused_to_streams(stage: Stage) -> None:
+    """open_connection() to a port where nothing listens is a ConnectionRefusedError."""
+    port = stage.keep(await stage.server.start_server(lambda r, w: None, LOCAL, 0))
+    server = stage.servers[0]
+    server.close()
+    await server.wait_closed()
+    stage.note("opened", await outcome(stage.client.open_connection(LOCAL, port)))
+
+
+@behaviour
+async def a_plain_handler_that_fails(stage: Stage) -> None:
+    """An error of a handler that is a function is reported; the next client is served."""
+    calls: list[None] = []
+
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        calls.append(None)
+        if len(calls) == 1:
+            stage.writers.append(writer)
+            raise ZeroDivisionError
+        writer.write(b"served")
+        writer.close()
+
+    port = stage.keep(await stage.server.start_server(serve, LOCAL, 0))
+    _, first = await stage.client.open_connection(LOCAL, port)
+    stage.writers.append(first)
+    await stage.until(lambda: "reported" in stage.trace)
+    reader, second = await stage.client.open_connection(LOCAL, port)
+    stage.writers.append(second)
+    stage.note("second", await reader.read())
+
+
+@behaviour
+async def more_than_a_reader_holds(stage: Stage) -> None:
+    """A reader with a small limit gets a large message whole, by every kind of read."""
+    (reader, _), (_, writer) = await pair(stage)
+    writer.write(bytes(range(256)) * 4000)
+    writer.write(b"\n")
+    writer.close()
+    data = bytearray()
+    while len(data) < 600_000:
+        data += await reader.read(100_000)
+    data += await reader.readexactly(1_024_000 - len(data))
+    stage.note("whole", bytes(data) == bytes(range(256)) * 4000)
+    stage.note("rest", await reader.read())
