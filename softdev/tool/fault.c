@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/names.h"
+#include "base/control.h"
 
 enum { BAD_REQUEST = 1, USAGE = 2, NOBODY = 3, REQUEST = 1023, ANSWER = 1 << 14, PATIENCE_MS = 5000 };
 

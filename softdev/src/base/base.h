@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/control.h"
 #include "base/copy.h"
 #include "base/guard.h"
 #include "base/names.h"

@@ -14,8 +14,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#if defined(__SANITIZE_THREAD__)
+/* ThreadSanitizer's handler blocks all signals, and has to see that it is left. */
+#include <setjmp.h>
+typedef sigjmp_buf soft_jump;
+#define soft_set_jump(jump) sigsetjmp(jump, 1)
+#define soft_do_jump(jump) siglongjmp(jump, 1)
+#elif defined(__x86_64__)
 /* The compiler's own is a tenth of the C library's, and not everywhere. */
-#ifdef __x86_64__
 typedef void *soft_jump[5];
 #define soft_set_jump(jump) __builtin_setjmp(jump)
 #define soft_do_jump(jump) __builtin_longjmp(jump, 1)

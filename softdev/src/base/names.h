@@ -14,7 +14,4 @@
 #define SOFT_CM_NAME "aiordma-cm"
 #define SOFT_WIRE_NAME "aiordma-wire"
 
-/* Of the socket by which another process asks for faults: no process of an older build looks for it. */
-#define SOFT_CONTROL_NAME "softdev-control"
-
 #endif
