@@ -45,7 +45,19 @@ class Choice(PathOptions):
     @classmethod
     def of(cls, config: Config | None, mode: Mode | None, rdma_outside_tls: bool) -> Choice:
         """:raises ValueError: there is no such mode, or the environment has a setting that is not allowed."""
-        return cls(*settings_of(config, mode), rdma_outside_tls=rdma_outside_tls)
+        config, mode = settings_of(config, mode)
+        # One connection is like the one before: what is checked need not be made and checked again.
+        global _last
+        last = _last
+        if (
+            last is None
+            or last.config is not config
+            or last.mode != mode
+            or last.rdma_outside_tls != rdma_outside_tls
+            or type(last) is not cls
+        ):
+            last = _last = cls(config, mode, rdma_outside_tls=rdma_outside_tls)
+        return last
 
     def plain_reason(self, options: dict[str, Any]) -> FallbackReason | None:
         """The reason to use TCP without a negotiation; None: negotiate.
@@ -73,6 +85,10 @@ class Choice(PathOptions):
             detail = reason.text.removeprefix(describe(reason.code)).removeprefix(": ")
             raise NegotiationError(reason.code, f"{detail}; mode is 'rdma'")
         return reason
+
+
+#: The newest choice.
+_last: Choice | None = None
 
 
 def info_of(result: NegotiationResult, sock: socket.socket | None = None) -> dict[str, Any]:

@@ -164,7 +164,10 @@ async def _negotiate(
     assert isinstance(port, int)
     local_host = options["local_addr"][0] if options.get("local_addr") else None
     tls = take_tls(options, host, server_side=False)
-    wanted = ConnectOptions(choice.config, choice.mode, tls, local_host)
+    if tls is None:
+        wanted = ConnectOptions.of(host, config=choice.config, mode=choice.mode, local_host=local_host)
+    else:
+        wanted = ConnectOptions(choice.config, choice.mode, tls, local_host)
     try:
         result = await connect_and_negotiate(host, port, wanted, candidates=candidates)
     except OSError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import secrets
 import socket
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 _NO_PROOF = "the Accept does not prove that it answers our Proposal"
 
 
+A = TypeVar("A", Accept, Confirm)
+
+#: Messages that are kept, for others that are like them.
+_PROPOSALS, _ANSWERS = 256, 16
 #: First contacts of one client at a time, where those before stall.
 _SET_UPS = 4
 
@@ -55,6 +59,10 @@ class ContactOwner(GroupOwner, Protocol):
     def all_groups(self) -> Collection[LinkGroup]: ...
     @property
     def max_links(self) -> int: ...
+    @property
+    def proposals(self) -> dict[tuple[Any, ...], Proposal]:
+        """The last ones, for those that are like them."""
+
     def path_works(self, peer: str) -> None:
         """A link to ``peer`` has come up."""
 
@@ -74,7 +82,7 @@ class _Contact:
         self.stands = False
         self._done = False
 
-    def _answer_fields(self) -> dict[str, object]:
+    def _answer_fields(self) -> dict[str, Any]:
         assert self.group is not None
         assert self.member is not None
         own = self.group.link.address
@@ -95,6 +103,25 @@ class _Contact:
             "hostname": socket.gethostname() if self.first_contact else "",
             "max_links": self.engine.max_links,
         }
+
+    def _answer(self, kind: type[A], proof: bytes, **fields: Any) -> A:
+        """This end's Accept or Confirm; ``fields`` are those that not every connection has."""
+        group, member, config = self.group, self.member, self.engine.config
+        assert group is not None
+        assert member is not None
+        if self.first_contact:
+            return kind(**self._answer_fields(), **fields, proof=proof)
+        # For one connection after the other on a link, little of it changes.
+        key = kind, *fields.values()
+        made_for, last = group.answers.get(key, (None, None))
+        if last is not None and made_for is config:
+            another: A = last.for_another(**member.offered(), proof=proof)
+            return another
+        if len(group.answers) >= _ANSWERS:
+            group.answers.clear()
+        made = kind(**self._answer_fields(), **fields, proof=proof)
+        group.answers[key] = config, made
+        return made
 
     def _check_answer(self, answer: Accept | Confirm) -> None:
         if not answer.is_aiordma:
@@ -198,20 +225,32 @@ class ClientContact(_Contact):
     def __init__(
         self, engine: ContactOwner, kind: int, unknown_qpn: int, traffic_class: int, peer: str
     ) -> None:
-        super().__init__(engine, kind, engine.id_towards(host_of(peer)))
+        backend, host, links = engine.backend, host_of(peer), engine.max_links
+        # For one connection to a server after the other, little of it changes.
+        key = host, kind, unknown_qpn, traffic_class, links, backend.gid.raw, backend.lid
+        last = engine.proposals.get(key)
+        super().__init__(engine, kind, engine.id_towards(host) if last is None else last.engine_id)
+        nonce = secrets.token_bytes(16)
+        if last is not None:
+            self.proposal = last.for_another(nonce)
+            return
         self.proposal = Proposal(
             kind=kind,
             unknown_qpn=unknown_qpn,
             traffic_class=traffic_class,
-            max_links=engine.max_links,
+            max_links=links,
             tickets=engine.config.tickets if not kind else 0,
             engine_id=self.engine_id,
-            nonce=secrets.token_bytes(16),
+            nonce=nonce,
             host_id=engine.host_id,
-            gid=engine.backend.gid.raw,
-            lid=engine.backend.lid,
-            by_cm=engine.backend.by_cm,
+            gid=backend.gid.raw,
+            lid=backend.lid,
+            by_cm=backend.by_cm,
         )
+        if not unknown_qpn:
+            if len(engine.proposals) >= _PROPOSALS:
+                engine.proposals.clear()
+            engine.proposals[key] = self.proposal
 
     async def accepted(self, accept: Accept, peer: str = "") -> Confirm:
         """Bring up this end. :raises NegotiationError: decline with its ``code``."""
@@ -254,7 +293,7 @@ class ClientContact(_Contact):
         if self.proposal.tickets and self.group.holder is not None:
             self.group.holder.learn(accept, peer)
         proof = bytes(16) if known is None else confirm_proof(self.proposal.nonce, self.engine_id, secret)
-        confirm = Confirm(**self._answer_fields(), proof=proof)  # type: ignore[arg-type]
+        confirm = self._answer(Confirm, proof)
         if known is None:
             self.group.secret = link_secret(accept, confirm)
         return confirm
@@ -348,11 +387,11 @@ class ServerContact(_Contact):
         self.group = LinkGroup(engine, key, self._peer) if group is None else group
         self.member = self.group.join(self.kind)
         self.member.reserve_mirror()
-        self.accept = Accept(
-            **self._answer_fields(),  # type: ignore[arg-type]
-            **self._listener_fields(),  # type: ignore[arg-type]
-            **self._cm_fields(),  # type: ignore[arg-type]
-            proof=accept_proof(self._proposal.nonce, engine.engine_id, self.group.secret),
+        self.accept = self._answer(
+            Accept,
+            accept_proof(self._proposal.nonce, engine.engine_id, self.group.secret),
+            **self._listener_fields(),
+            **self._cm_fields(),
         )
 
     async def _group_to_join(self, key: LinkKey) -> LinkGroup | None:

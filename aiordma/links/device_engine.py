@@ -94,6 +94,8 @@ class Engine:
         self.closed = False
         #: Why nothing new begins here (:meth:`drain`); None: it does.
         self.drained: str | None = None
+        #: See :class:`.contact.ContactOwner`.
+        self.proposals: dict[tuple[Any, ...], Proposal] = {}
         self._kernel_peers: KernelPeers | None = None
         self._timer: Handle | None = None
         self._trim_at = waker.now() + _TRIM_SECONDS

@@ -93,6 +93,8 @@ class LinkGroup:
         self.since = self.idle_since = engine.waker.now()
         #: How often the set-up was looked at: connections that may join wait for one that goes on.
         self._looks = 0
+        #: This end's last Accepts and Confirms for it, and the settings that they were made by.
+        self.answers: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         #: Proves that a new connection comes from the other end (proto/proof.py, link_secret).
         self.secret = b""
         #: Pre-granted rings: the client holds them, the server grants them.

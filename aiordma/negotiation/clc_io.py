@@ -65,6 +65,7 @@ class ClcIO:
         except OSError:  # the peer has reset the connection already, which shows when it is read
             self.remote = ("", 0)
         self.peer = show(self.remote)
+        self._asked = False  # just now: the answer cannot be there yet
         self._head = b""  # of a message that has been read in part
         self._missing = 0
 
@@ -79,6 +80,7 @@ class ClcIO:
     async def send(self, data: bytes) -> None:
         """Send a message. A lost connection shows when the answer is read."""
         capture.on_clc(self.local, self.remote, data, outbound=True)
+        self._asked = True
         while data or (self.tls is not None and not self.tls.flush()):
             try:
                 data = data[self.carrier.send(data) :]
@@ -97,23 +99,19 @@ class ClcIO:
         nothing: what arrives then belongs to the stream.
         """
         while not handshake.done:
-            try:
-                ahead = self.carrier.recv(clc.MAX_MESSAGE_BYTES, socket.MSG_PEEK)
-                if ahead and handshake.heard_all:
-                    return []
-                data = self.carrier.recv(self._rest_of_message(ahead)) if ahead else b""
-            except (BlockingIOError, InterruptedError):
+            ahead = self._peek()
+            if ahead and handshake.heard_all:
+                return []
+            if ahead is None:
                 # What has arrived counts, even if this process did not run in time to see it.
                 if await self.wait_readable(_earlier(handshake.next_deadline(), until)) or self.has_data():
                     continue
                 events = handshake.on_timer(self.now())
                 if not events and self.now() >= until:
                     return []
-            except OSError:
+            elif not ahead or not (data := self._read(ahead)):
                 return handshake.eof(self.now())
             else:
-                if not data:
-                    return handshake.eof(self.now())
                 capture.on_clc(self.local, self.remote, data, outbound=False)
                 events = handshake.receive(data, self.now())
                 if not events and not self.has_data():
@@ -121,6 +119,25 @@ class ClcIO:
             if events:
                 return events
         return []
+
+    def _peek(self) -> bytes | None:
+        """What is there, and stays there; None: nothing yet, empty: the connection has ended."""
+        if self._asked and self.tls is None:
+            self._asked = False
+            return None
+        try:
+            return self.carrier.recv(clc.MAX_MESSAGE_BYTES, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            return b""
+
+    def _read(self, ahead: bytes) -> bytes:
+        """What of ``ahead`` belongs to one message; empty: the connection broke."""
+        try:
+            return self.carrier.recv(self._rest_of_message(ahead))
+        except OSError:
+            return b""
 
     def _rest_of_message(self, ahead: bytes) -> int:
         """How many of the bytes ``ahead`` belong to the message that has begun, or that they begin."""

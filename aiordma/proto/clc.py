@@ -21,8 +21,9 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
+from .clcalike import recall, remember, write_answer, write_proposal
 from .clcframe import (
     CLAIM,
     EYE_CATCHER,
@@ -206,8 +207,17 @@ class Proposal(Frozen, kw_only=True):
         """Whether the sender is aiordma (and so can be answered with an Accept)."""
         return bool(self.engine_id)
 
+    def for_another(self, nonce: bytes) -> Proposal:
+        """The same for another connection."""
+        if "_like" not in self.__dict__:
+            self.__dict__["_like"] = self.encode()
+        return self.alike(nonce=nonce)
+
     def encode(self) -> bytes:
         """:raises LocalProtocolError: a field has the wrong size or range."""
+        like: bytes | None = self.__dict__.get("_like")
+        if like is not None and len(self.nonce) == 16:
+            return write_proposal(like, self.nonce)
         if len(self.eids) > 8:
             raise LocalProtocolError(f"CLC Proposal takes at most 8 enterprise ids, not {len(self.eids)}")
         extension = _V2_EXTENSION.pack(
@@ -380,8 +390,31 @@ class _Answer(Frozen, kw_only=True):
         """Remote address of the ring's first byte."""
         return self.rmb_addr + (self.rmbe_index - 1) * self.ring_bytes
 
+    def for_another(self, *, rkey: int, rmb_addr: int, ring_bytes: int, token: int, proof: bytes) -> Self:
+        """The same for another connection on that link, which exists."""
+        if "_like" not in self.__dict__:
+            self.__dict__["_like"] = self.encode()
+        return self.alike(
+            rkey=rkey, rmb_addr=rmb_addr, rmbe_index=1, ring_bytes=ring_bytes, token=token, proof=proof
+        )
+
+    def _encode_alike(self, like: bytes) -> bytes | None:
+        """None: a field has the wrong size or range."""
+        if not self.token or len(self.proof) != 16:
+            return None
+        size_mtu = ring_bytes_code(self.ring_bytes) << 4 | self.mtu
+        try:
+            return write_answer(
+                like, self.proof, self.rkey, self.rmbe_index, self.token, size_mtu, self.rmb_addr
+            )
+        except struct.error:
+            return None
+
     def encode(self) -> bytes:
         """:raises LocalProtocolError: a field has the wrong size or range."""
+        like: bytes | None = self.__dict__.get("_like")
+        if like is not None and (alike := self._encode_alike(like)) is not None:
+            return alike
         size_mtu = ring_bytes_code(self.ring_bytes) << 4 | _ranged(self.mtu, 1, 5, "mtu")
         parts = [
             _ANSWER.pack(
@@ -681,10 +714,18 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
         raise violation(f"{NAMES[data[4]]} says {length} bytes, but {len(data)} came")
     if data[-4:] != EYE_CATCHER:
         raise violation(f"{NAMES[data[4]]} ends with {data[-4:].hex(' ')}, not with the eye catcher")
-    if data[4] == 1:
-        return Proposal._parse(data)
-    if data[4] == 2:
-        return _parse_answer(Accept, data)
-    if data[4] == 3:
-        return _parse_answer(Confirm, data)
-    return Decline._parse(data) if data[4] == 4 else Claim._parse(data)
+    kind = data[4]
+    if kind == 4:
+        return Decline._parse(data)
+    if kind == CLAIM:
+        return Claim._parse(data)
+    known: Message | None = recall(data)
+    if known is not None:
+        return known
+    message: Message
+    if kind == 1:
+        message = Proposal._parse(data)
+    else:
+        message = _parse_answer(Accept if kind == 2 else Confirm, data)
+    remember(data, message)
+    return message

@@ -22,14 +22,16 @@ class Frozen:
     :param kw_only: fields are given by name only.
     """
 
-    #: all fields; those that have no default; those that may be given by position
+    #: all fields, in order; those that have no default; all of them; those that may be given by position
     _fields: ClassVar[tuple[str, ...]] = ()
     _required: ClassVar[frozenset[str]] = frozenset()
+    _known: ClassVar[frozenset[str]] = frozenset()
     _positional: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:
         own = [name for name, kind in cls.__annotations__.items() if not str(kind).startswith("ClassVar")]
         cls._fields = tuple(dict.fromkeys((*cls._fields, *own)))
+        cls._known = frozenset(cls._fields)
         cls._required = frozenset(name for name in cls._fields if not hasattr(cls, name))
         cls._positional = () if kw_only else cls._fields
         type.__setattr__(cls, "__match_args__", cls._positional)  # mypy has one of its own
@@ -42,7 +44,7 @@ class Frozen:
                     f"{type(self).__name__}() takes {self._signature()}, not {values} and {named}"
                 )
             named.update(by_position)
-        if not self._required <= named.keys() <= set(self._fields):
+        if not self._required <= named.keys() <= self._known:
             raise TypeError(f"{self._signature()}, not {sorted(named)}")
         self.__dict__.update(named)
 
@@ -71,6 +73,12 @@ class Frozen:
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
         return f"{type(self).__name__}({fields})"
+
+    def alike(self, **changes: Any) -> Self:
+        """As :meth:`changed`, where the caller knows that these are fields."""
+        made = object.__new__(type(self))
+        object.__setattr__(made, "__dict__", self.__dict__ | changes)
+        return made
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values for these fields.

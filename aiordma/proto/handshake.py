@@ -74,6 +74,9 @@ class Timeouts(NamedTuple):
 class State(enum.Enum):
     """Where an end is."""
 
+    # An enumeration's own is Python code, and each step of a connect asks for some.
+    __hash__ = object.__hash__
+
     PEEKING = "waiting for the first bytes"
     READING = "reading the Proposal"
     ANSWERING = "preparing the Accept"
@@ -94,6 +97,8 @@ class State(enum.Enum):
 class Input(enum.Enum):
     """What can happen. The first group comes from the peer or the clock, the second from the owner."""
 
+    __hash__ = object.__hash__
+
     PROPOSAL = "a Proposal came"
     ACCEPT = "an Accept came"
     CONFIRM = "a Confirm came"
@@ -111,6 +116,13 @@ class Input(enum.Enum):
     BROKEN = "broken()"
 
 
+_INPUTS: dict[type[Message], Input] = {
+    Proposal: Input.PROPOSAL,
+    Accept: Input.ACCEPT,
+    Confirm: Input.CONFIRM,
+    Claim: Input.CLAIM,
+    Decline: Input.DECLINE,
+}
 _ENDS = {State.RDMA, State.TCP, State.PLAIN, State.FAILED}
 _LOCAL = {Input.READY, Input.AGAIN, Input.REFUSE, Input.ESTABLISHED, Input.BROKEN}
 
@@ -276,7 +288,7 @@ class _Handshake:
     # ---- inside
 
     def _on_message(self, message: Message, now: float) -> list[Event]:
-        what = Input[type(message).__name__.upper()]
+        what = _INPUTS[type(message)]
         before = self._step(what, now)
         if before is State.ACCEPTED and isinstance(message, Proposal) and not self._may_ask_again(message):
             self.state, self._deadline = State.FAILED, None
