@@ -26,6 +26,17 @@ static void too_many_entries(void)
     pair_close(&a, &b);
 }
 
+/* Its list is nowhere, and no device looks for it. */
+static void many_entries_nowhere(void)
+{
+    struct ibv_send_wr *bad;
+
+    open_pair(NULL);
+    struct ibv_send_wr wr = {.wr_id = 1, .sg_list = NULL, .num_sge = 1000, .opcode = IBV_WR_SEND};
+    ibv_post_send(a.qp, &wr, &bad);
+    pair_close(&a, &b);
+}
+
 static void too_long_inline(void)
 {
     struct ibv_send_wr *bad;
@@ -149,6 +160,7 @@ static void two_threads_poll(void)
 
 const struct mistake mistakes_queues[] = {
     {"five scatter/gather entries of four", "too-many-sges", too_many_entries, false},
+    {"a thousand entries, and no list", "too-many-sges", many_entries_nowhere, false},
     {"4096 bytes inline", "inline-too-long", too_long_inline, false},
     {"nothing is signalled", "unsignalled-run", nothing_signalled, false},
     {"completions are not polled", "send-queue-full", nothing_polled, false},

@@ -2,6 +2,9 @@
  * Posting by lists. The device works first and the record is written while the message is on its way; the time in it
  * is that of the call.
  */
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include "trace/recorder/recorder.h"
 
 static uint32_t total(const struct ibv_sge *list, int count)
@@ -29,6 +32,19 @@ static void note_sge(struct trace_wr *wr, const struct ibv_sge *list, int count)
 		wr->address = 0;
 		wr->lkey = wr->length = 0;
 	}
+}
+
+/* Of a request that was refused, the list may be shorter than it says, or nowhere: the kernel reads it, and may fail. */
+static TRACE_AFTER void note_refused_sge(struct trace_wr *wr, const struct ibv_sge *list, int count)
+{
+	struct ibv_sge copy[32];
+	const int most = count > 32 ? 32 : count < 0 ? 0 : count;
+	struct iovec here = { copy, (size_t)most * sizeof(*copy) };
+	struct iovec there = { (void *)(uintptr_t)list, here.iov_len };
+
+	note_sge(wr, copy,
+		 most && process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)here.iov_len ? most : 0);
+	wr->num_sge = clip(count);
 }
 
 static void note_remote(struct trace_wr *to, const struct ibv_send_wr *wr, enum ibv_qp_type type)
@@ -86,7 +102,10 @@ static TRACE_AFTER int note_sends(uint8_t device, const struct ibv_qp *qp, uint6
 		record->wr.flags = (uint8_t)wr->send_flags;
 		record->wr.place = clip(place);
 		const bool bare = wr->opcode == IBV_WR_BIND_MW || wr->opcode == IBV_WR_LOCAL_INV;
-		note_sge(&record->wr, wr->sg_list, bare ? 0 : wr->num_sge);
+		if (trace_unlikely(wr == end))
+			note_refused_sge(&record->wr, wr->sg_list, bare ? 0 : wr->num_sge);
+		else
+			note_sge(&record->wr, wr->sg_list, bare ? 0 : wr->num_sge);
 		note_remote(&record->wr, wr, qp->qp_type);
 		trace_put();
 		if (wr == end)
@@ -96,13 +115,22 @@ static TRACE_AFTER int note_sends(uint8_t device, const struct ibv_qp *qp, uint6
 	return error;
 }
 
+/* A device that refuses the whole call may leave `bad` as it was. */
+#define REFUSED(wr, bad)                                                                                               \
+	({                                                                                                             \
+		__typeof__(wr) at_ = (wr);                                                                             \
+		while (at_ && at_ != (bad))                                                                            \
+			at_ = at_->next;                                                                               \
+		at_ ? at_ : (wr);                                                                                      \
+	})
+
 int trace_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	const struct trace_context *of = trace_context_of(qp->context);
 	const uint64_t stamp = trace_ticks();
 	const int error = of->ops.post_send(qp, wr, bad);
 
-	return note_sends(of->number, qp, stamp, wr, error ? *bad : NULL, error);
+	return note_sends(of->number, qp, stamp, wr, error ? REFUSED(wr, *bad) : NULL, error);
 }
 
 static TRACE_AFTER void note_receives(uint8_t device, uint32_t qpn, const void *object, uint64_t stamp,
@@ -126,7 +154,10 @@ static TRACE_AFTER void note_receives(uint8_t device, uint32_t qpn, const void *
 		record->wr.rkey = 0;
 		record->wr.opcode = record->wr.flags = 0;
 		record->wr.place = clip(place);
-		note_sge(&record->wr, wr->sg_list, wr->num_sge);
+		if (trace_unlikely(wr == end))
+			note_refused_sge(&record->wr, wr->sg_list, wr->num_sge);
+		else
+			note_sge(&record->wr, wr->sg_list, wr->num_sge);
 		trace_put();
 		if (wr == end)
 			break;
@@ -140,7 +171,7 @@ int trace_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_w
 	const uint64_t stamp = trace_ticks();
 	const int error = of->ops.post_recv(qp, wr, bad);
 
-	note_receives(of->number, qp->qp_num, qp, stamp, wr, error ? *bad : NULL, error);
+	note_receives(of->number, qp->qp_num, qp, stamp, wr, error ? REFUSED(wr, *bad) : NULL, error);
 	return error;
 }
 
@@ -150,6 +181,6 @@ int trace_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_
 	const uint64_t stamp = trace_ticks();
 	const int error = of->ops.post_srq_recv(srq, wr, bad);
 
-	note_receives(of->number, 0, srq, stamp, wr, error ? *bad : NULL, error);
+	note_receives(of->number, 0, srq, stamp, wr, error ? REFUSED(wr, *bad) : NULL, error);
 	return error;
 }

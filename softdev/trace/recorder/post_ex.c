@@ -13,6 +13,7 @@ struct qp_ex {
 	struct qp_ex *next;                /* of the unused ones */
 	struct ibv_qp_ex device;           /* its functions before they were replaced */
 	uint8_t number;
+	uint32_t most; /* entries of a list; the device does not look at a longer one */
 };
 static struct qp_ex *unused;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -219,9 +220,10 @@ static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv
 	uint64_t length = 0;
 
 	of(qp)->device.wr_set_sge_list(qp, count, list);
-	for (size_t i = 0; i < count; i++)
+	const bool readable = count && count <= of(qp)->most;
+	for (size_t i = 0; readable && i < count; i++)
 		length += list[i].length;
-	note_list(qp, count ? list->lkey : 0, count ? list->addr : 0, length, count);
+	note_list(qp, readable ? list->lkey : 0, readable ? list->addr : 0, length, count);
 }
 
 static void note_inline(struct ibv_qp_ex *qp, uint64_t address, uint64_t length)
@@ -270,6 +272,9 @@ static void give_back(struct qp_ex *one)
 
 void trace_adopt_qp_ex(struct ibv_qp_ex *qp)
 {
+	__typeof__(&ibv_query_qp) query = NEXT(ibv_query_qp);
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
 	struct qp_ex *saved;
 
 	if (!qp || !qp->wr_start || qp->wr_start == wr_start)
@@ -279,6 +284,7 @@ void trace_adopt_qp_ex(struct ibv_qp_ex *qp)
 		return;
 	saved->device = *qp;
 	saved->number = trace_device_of(qp->qp_base.context);
+	saved->most = !query || query(&qp->qp_base, &attr, IBV_QP_CAP, &init) ? 1 : init.cap.max_send_sge;
 	atomic_store(&saved->owner, qp);
 	if (!trace_enter(qp, saved)) {
 		give_back(saved);
