@@ -353,7 +353,7 @@ def module_map_page(
 def device_map(project: Path = ROOT / "softdev") -> str:
     """The same of the software device, a project of its own."""
     rows = []
-    for folder in (project / "include", *_folders(project / "src")):
+    for folder in (project / "include", *_folders(project / "src"), *_folders(project / "trace")):
         modules = _modules(folder)
         rows += ["", f"## `{folder.relative_to(project.parent)}`"]
         # A folder of C files is described by the header that bears its name.
