@@ -146,7 +146,7 @@ const struct mistake mistakes_events[] = {
     {"a queue armed after it was polled", "armed-too-late", armed_too_late, true},
     {"an event that is not acknowledged", "unacked-events", never_acknowledged, true},
     {"an event of rdma_cm that is not acknowledged", "unacked-cm-events", cm_event_kept, true},
-    {"nobody listens", "cm-nobody-listens", nobody_listens, false},
+    {"no program listens", "cm-no-listener", nobody_listens, false},
     {"objects left behind", "leaked", left_behind, false},
     {"no mistake", NULL, no_mistake, false},
     MISTAKES_END,

@@ -1,5 +1,5 @@
 /*
- * Rule: datagrams that nobody gets. A UD queue pair's sends complete with success whatever becomes of them.
+ * Rule: datagrams that no queue pair gets. A UD queue pair's sends complete with success whatever becomes of them.
  */
 #include <infiniband/verbs.h>
 #include <string.h>

@@ -99,8 +99,8 @@ static void judge_event(struct findings *to, const struct story *s, const struct
 			found(to, s, "cm-rejected", FAILED, item->ns, item->record.object,
 			      "REJECTED (status 28): the program at %s called rdma_reject.", target);
 		else if (event->status == INVALID_SERVICE_ID)
-			found(to, s, "cm-nobody-listens", FAILED, item->ns, item->record.object,
-			      "REJECTED (status 8): nobody listens at %s.", target);
+			found(to, s, "cm-no-listener", FAILED, item->ns, item->record.object,
+			      "REJECTED (status 8): no program listens at %s.", target);
 		else
 			found(to, s, "cm-rejected", FAILED, item->ns, item->record.object,
 			      "REJECTED (status %d): the connection manager at %s refused. The queue pair there may "

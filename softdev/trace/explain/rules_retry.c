@@ -1,5 +1,5 @@
 /*
- * Rules: messages that nobody acknowledged, and messages for which nobody had a receive.
+ * Rules: messages that were not acknowledged, and messages for which no receive was posted.
  */
 #include <infiniband/verbs.h>
 #include <string.h>

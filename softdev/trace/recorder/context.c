@@ -1,5 +1,5 @@
 /*
- * Contexts: their functions are replaced when a context is first seen, whoever has opened it.
+ * Contexts: their functions are replaced when a context is first seen, also those that libraries open.
  */
 #include <pthread.h>
 #include <stdio.h>

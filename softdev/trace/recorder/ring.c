@@ -195,8 +195,10 @@ static bool fill_file(void)
 	late();
 	read_program(header->program, sizeof(header->program));
 	read_line("/proc/sys/kernel/hostname", header->host, sizeof(header->host));
-	atomic_thread_fence(memory_order_release);
-	memcpy(header->magic, TRACE_MAGIC, sizeof(header->magic)); /* last: who finds it finds the rest */
+	/* Last: who finds it finds the rest. */
+	uint64_t magic;
+	memcpy(&magic, TRACE_MAGIC, sizeof(magic));
+	__atomic_store_n((uint64_t *)(void *)header->magic, magic, __ATOMIC_RELEASE);
 	return true;
 }
 
