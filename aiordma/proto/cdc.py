@@ -128,8 +128,8 @@ class CdcMessage:
     def parse(self, data: bytes, size: int) -> int:
         """Read ``size`` bytes at ``data`` (a pointer when compiled: ``size`` must be true).
 
-        Returns 0, or -1 when this is no CDC message: then nothing changes. Urgent flags and reserved bytes
-        are ignored, as every reader of the format must.
+        Returns 0, or -1 when this is no CDC message: then nothing changes. Reserved bytes are ignored, as
+        every reader of the format must.
         """
         if size != 44 or data[0] != 0xFE or data[1] != 44:
             return -1
@@ -279,7 +279,10 @@ class CdcConnection:
             changed |= CHANGE_CREDIT
         if message.prod_flags & 0x08:
             changed |= CHANGE_FAILOVER
-        self.rx.peer_blocked = 1 if message.prod_flags & 0x80 else 0
+        # Behind an urgent byte, Linux sends nothing until it is told that everything was read.
+        self.rx.peer_blocked = (1 if message.prod_flags & 0x80 else 0) | (
+            2 if message.prod_flags & 0x60 else self.rx.peer_blocked & 2
+        )
         if message.prod_flags & 0x10:
             self.rx.requested = 1
         if self.rx.update_due():

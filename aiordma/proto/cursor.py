@@ -165,6 +165,7 @@ class RxWindow:
         self.cons = 0
         self.told = 0
         self.update_limit = update_limit or _update_limit(size)
+        #: Not 0: a writer waits there, for room (bit 0), or for the word that all of it was read (bit 1).
         self.peer_blocked = 0
         self.requested = 0
 
@@ -247,6 +248,8 @@ class RxWindow:
         """A CDC message with the current consumer cursor was made."""
         self.told = self.cons
         self.requested = 0
+        if self.told == self.prod:
+            self.peer_blocked &= 1
 
     def wrap(self) -> int:
         """First half of our consumer cursor."""

@@ -209,6 +209,27 @@ def test_write_blocked_reaches_the_peer_and_is_reconsidered(core: Any) -> None:
     assert a.tx.blocked == 0
 
 
+def test_all_that_is_read_is_told_to_a_writer_of_an_urgent_byte(core: Any) -> None:
+    """Linux sends nothing behind one before that, also when its other messages say nothing of it."""
+    change, flag = core.cdc.Change, core.cdc.ProdFlag
+    a, b = end(core), end(core)
+    a.tx.produce(3)
+    assert tell(a, b, core, prod_flags=flag.URGENT_PENDING) == change.DATA
+    a.tx.produce(1)
+    assert tell(a, b, core, prod_flags=flag.URGENT_PENDING | flag.URGENT_PRESENT) == change.DATA
+    assert tell(a, b, core) == 0
+    b.rx.consume(3)
+    assert b.rx.update_due() == 0
+    assert tell(b, a, core) == change.CREDIT
+    b.rx.consume(1)
+    assert b.rx.update_due() == 1
+    assert tell(b, a, core) == change.CREDIT
+    a.tx.produce(3)
+    assert tell(a, b, core) == change.DATA
+    b.rx.consume(3)
+    assert b.rx.update_due() == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
