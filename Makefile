@@ -35,7 +35,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
         test-quick test-upgrade test-late test-personalities test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-smc-core test-siw test-stacks \
         test-programs test-valkey test-kills \
-        bench-apps bench-hosts bench-crowd demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
+        bench-apps bench-hosts bench-crowd demo-valkey count-apps bench-many bench-smc soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
@@ -456,6 +456,12 @@ bench-many: install ## what ten thousand streams, slow readers and 100,000 conne
 
 bench-crowd: install ## what a thousand peers cost a server, and when all reconnect at once (2 minutes; ARGS)
 	$(PY) -m benchmarks.crowd $(ARGS)
+
+# The guest's clock counts instructions, so that a busy machine does not change what is measured.
+bench-smc: RXE_LIMIT := 1200
+bench-smc: install .venv/.apt-vm ## clients of a kernel's SMC-R server: aiordma, the kernel's own, and TCP; in QEMU (ARGS="--rounds 3")
+	@unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; $(PY) -m compileall -q aiordma benchmarks
+	tests/vm/run --net wire --icount 0 --timeout $(RXE_LIMIT) -- $(PY) -m benchmarks.kernel_smc $(ARGS)
 
 bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucxx://; 5 rounds rewrite docs (ARGS="--rounds 5")
 	@mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \
