@@ -459,7 +459,14 @@ class Link:
         """Keepalive (X-RDMA: silence, then a zero-byte WRITE that the peer's device answers by itself)."""
         if self.state is not LinkState.ACTIVE:
             return
-        match self._keepalive.look(now, self.queue_pair.last_received):
+        verdict = self._keepalive.look(now, self.queue_pair.last_received)
+        if verdict is Verdict.LOST:
+            # The loop may be late, and the answer here: uvloop has its timers before its descriptors.
+            self.engine.poller.drain()
+            if self.state is not LinkState.ACTIVE:
+                return
+            verdict = self._keepalive.look(now, self.queue_pair.last_received)
+        match verdict:
             case Verdict.PROBE:
                 addr, rkey = self.probe_target
                 if self.queue_pair.probe(addr, rkey):

@@ -464,6 +464,9 @@ class RingHolder:
                 while unused:
                     self.return_grant(unused.popleft(), used=False)
         for early_open in list(self.early_opens.values()):
+            if now >= early_open.deadline and not early_open.bound:
+                # The loop may be late, and the server's first message here.
+                self._group.engine.poller.drain()
             if early_open.bound:
                 early_open.over()
             else:
