@@ -459,14 +459,7 @@ class Link:
         """Keepalive (X-RDMA: silence, then a zero-byte WRITE that the peer's device answers by itself)."""
         if self.state is not LinkState.ACTIVE:
             return
-        verdict = self._keepalive.look(now, self.queue_pair.last_received)
-        if verdict is Verdict.LOST:
-            # The loop may be late, and the answer here: uvloop has its timers before its descriptors.
-            self.engine.poller.drain()
-            if self.state is not LinkState.ACTIVE:
-                return
-            verdict = self._keepalive.look(now, self.queue_pair.last_received)
-        match verdict:
+        match self._judge(now):
             case Verdict.PROBE:
                 addr, rkey = self.probe_target
                 if self.queue_pair.probe(addr, rkey):
@@ -477,6 +470,16 @@ class Link:
                     LinkError(f"no answer to the keepalive probe within {seconds:g} s", self.peer)
                 )
                 return
+
+    def _judge(self, now: float) -> Verdict:
+        verdict = self._keepalive.look(now, self.queue_pair.last_received)
+        if verdict is Verdict.LOST:
+            # The loop may be late, and the answer here: uvloop has its timers before its descriptors.
+            self.engine.poller.drain()
+            if self.state is not LinkState.ACTIVE:
+                return Verdict.FINE
+            verdict = self._keepalive.look(now, self.queue_pair.last_received)
+        return verdict
 
     def on_ack_owed(self) -> None:
         """Called by QueuePair."""

@@ -5,7 +5,7 @@ What has come meanwhile has come in time.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,9 @@ from tests.roles import echo
 from tests.streams.pairs import rdma_pair
 from tests.world import DEVICE
 
+if TYPE_CHECKING:
+    from aiordma.links.pregranted import EarlyOpen
+
 pytestmark = pytest.mark.anyio
 
 
@@ -31,10 +34,11 @@ async def test_an_answer_that_nobody_has_looked_at_is_no_silence(side: str) -> N
     async with one, other:
         engine = await current()
         (link,) = [each.link for each in engine.all_groups if each.key[1] == side]
+        keepalive: Any = link._keepalive
         link.suspect()
-        assert link._keepalive.probing
+        assert keepalive.probing
         link.look(engine.waker.now() + 1000)
-        assert not link._keepalive.probing
+        assert not keepalive.probing
         await both_ways(one, other)
         assert one.path == other.path == "rdma"
 
@@ -42,7 +46,7 @@ async def test_an_answer_that_nobody_has_looked_at_is_no_silence(side: str) -> N
 async def test_a_server_that_has_taken_a_ticket_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's time is over when its loop looks, and the server's first message is there."""
     claim = RingGranter.claim
-    looked = []
+    looked: list[EarlyOpen] = []
 
     def claim_and_look(granter: RingGranter, *args: Any, **options: Any) -> Any:
         pipe = claim(granter, *args, **options)
