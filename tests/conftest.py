@@ -91,6 +91,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--orders", type=int, metavar="SEED", help="run what is ready in an order drawn from this seed"
     )
+    group.addoption(
+        "--cpu", type=int, metavar="N", help="show the processor time of tests, and the N that take most"
+    )
 
 
 def _wait_longer(slower: float) -> None:
@@ -120,6 +123,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests import orders
 
         orders.install()
+    if config.getoption("cpu") is not None:
+        from tests import cost
+
+        config.pluginmanager.register(cost.Cost(config.getoption("cpu")))
     if config.option.timeout is None:
         config.option.timeout = float(config.getini("timeout")) * slower
 
