@@ -9,6 +9,7 @@ module that cannot run on this machine is judged, too.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,8 +119,8 @@ def package_of(module: str) -> str:
     return pieces[1] if len(pieces) > 1 else FACADE
 
 
-def _python(source: str) -> Iterator[tuple[int, str, list[str], int]]:
-    for node in ast.walk(ast.parse(source)):
+def _python(tree: ast.Module) -> Iterator[tuple[int, str, list[str], int]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield 0, alias.name, [], node.lineno
@@ -130,9 +131,8 @@ def _python(source: str) -> Iterator[tuple[int, str, list[str], int]]:
 _LOGGER = "getLogger"
 
 
-def _names_in_python(source: str) -> Iterator[tuple[str, int]]:
+def _names_in_python(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Strings that may name a module; of those with parts that are worked out, what is before these."""
-    tree = ast.parse(source)
     loggers = {
         id(node.args[0])
         for node in ast.walk(tree)
@@ -171,7 +171,7 @@ def _cython(source: str) -> Iterator[tuple[int, str, list[str], int]]:
 
 def absolute_imports(path: Path) -> set[str]:
     """Modules that a Python file imports by their full name."""
-    found = _python(path.read_text(encoding="utf-8"))
+    found = _python(ast.parse(path.read_text(encoding="utf-8")))
     return {base for level, base, _, _ in found if not level}
 
 
@@ -184,10 +184,11 @@ def imports(path: Path, root: Path, modules: frozenset[str], package: str = "aio
     parent = importer.split(".") if path.name.startswith("__init__.") else importer.split(".")[:-1]
     is_python = path.suffix in (".py", ".pyi")
     source = path.read_text(encoding="utf-8")
-    for name, line in _names_in_python(source) if is_python else _names_in_cython(source):
+    tree = ast.parse(source) if is_python else None
+    for name, line in _names_in_cython(source) if tree is None else _names_in_python(tree):
         if name in modules and name != package:
             yield Import(importer, name, line)
-    for level, base, names, line in _python(source) if is_python else _cython(source):
+    for level, base, names, line in _cython(source) if tree is None else _python(tree):
         if level:
             base = ".".join([*parent[: len(parent) - level + 1], *([base] if base else [])])
         if base.split(".")[0] != package:
@@ -197,6 +198,7 @@ def imports(path: Path, root: Path, modules: frozenset[str], package: str = "aio
             yield Import(importer, full if full in modules else base, line)
 
 
+@functools.cache
 def all_imports(root: Path, package: str = "aiordma", by: str | None = None) -> list[Import]:
     """Every import of modules of a top-level package below ``root``.
 
