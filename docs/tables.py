@@ -294,17 +294,88 @@ def _table_of_packages(package: Path, needs: Needs) -> list[str]:
     return rows
 
 
-def _table_of_modules(modules: dict[str, list[Path]]) -> list[str]:
+def _table_of_modules(modules: dict[str, list[Path]], tests: Tests | None) -> list[str]:
     if not modules:
         return []
-    rows = ["| module | what it is |", "| --- | --- |"]
+    if tests is None:
+        rows = ["| module | what it is |", "| --- | --- |"]
+    else:
+        rows = ["| module | what it is | tested by |", "| --- | --- | --- |"]
     for name, files in modules.items():
-        rows.append(f"| `{name}` {_code(path.suffix for path in files)} | {_described(files[0])} |")
+        cells = [f"`{name}` {_code(path.suffix for path in files)}", _described(files[0])]
+        if tests is not None:
+            cells.append(_code(tests.of(files)))
+        rows.append(f"| {' | '.join(cells)} |")
     return ["", *rows]
 
 
+class Tests:
+    """Which tests use a module, as their own imports say: coverage would differ from run to run.
+
+    :param folder: has the tests, in folders of the same names as those of the sources.
+    :param sources: the folder of the sources.
+    :param top: names are read from here on, in imports and in ``#include``.
+    :param root: of the repository.
+    """
+
+    #: Of a module: the column says where to begin.
+    MOST = 2
+
+    def __init__(self, folder: Path, sources: Path, top: Path, root: Path) -> None:
+        self._folder, self._sources, self._top, self._root = folder, sources, top, root
+        self._users: dict[str, list[Path]] = {}
+        for path in sorted(folder.rglob("*")):
+            if "project" in path.parts[len(folder.parts) :]:
+                continue  # these look at the whole tree
+            if path.suffix in (".py", ".c") and path.stem.startswith(("test_", "unit_", "fuzz_")):
+                for name in _used(path) | {str(self._namesake(path))}:
+                    self._users.setdefault(name, []).append(path)
+
+    def _namesake(self, path: Path) -> Path:
+        return path.parent.relative_to(self._folder) / path.stem.partition("_")[2]
+
+    def of(self, files: list[Path]) -> list[str]:
+        """Names of the tests that use this module, the nearest first; if none does, the folder whose tests
+        come to it through others."""
+        module = files[0].relative_to(self._top).with_suffix("")
+        dotted = ".".join(module.parts).removesuffix(".__init__")
+        found = {*self._users.get(dotted, ()), *self._users.get(str(module), ())}
+        namesake = files[0].parent.relative_to(self._sources) / module.name.strip("_")
+        found |= set(self._users.get(str(namesake), ()))
+        mirrored = self._folder
+        for part in namesake.parent.parts:
+            mirrored = mirrored / part if (mirrored / part).is_dir() else mirrored
+
+        def distance(test: Path) -> tuple[bool, bool, str]:
+            return self._namesake(test) != namesake, mirrored not in test.parents, str(test)
+
+        if not found:
+            return [f"{mirrored.relative_to(self._root)}/"]
+        nearest = sorted(found, key=distance)[: self.MOST]
+        return [str(test.relative_to(self._root).with_suffix("")) for test in nearest]
+
+
+def _used(path: Path) -> set[str]:
+    """What a test names: what it imports, wherever the statement stands; modules by their full names, in
+    strings; or what it includes, without the suffix."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".c":
+        return {name.rpartition(".")[0] for name in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)}
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+            names |= set(re.findall(r"\b(?:[a-z_]\w*\.)+[a-z_]\w*", node.value))
+    return names
+
+
 def module_map_page(
-    package: Path = ROOT / "aiordma", layers: Path = ROOT / "tests" / "project" / "layers.py"
+    package: Path = ROOT / "aiordma",
+    layers: Path = ROOT / "tests" / "project" / "layers.py",
+    tests: Path = ROOT / "tests",
 ) -> str:
     """:raises ValueError: naming a module that does not describe itself."""
     rules = _constants(layers)
@@ -314,6 +385,9 @@ def module_map_page(
         "",
         "Every module of the source tree with the first sentence of its docstring. A module of several files",
         "(`.pyx` and `.pxd`, `.h` and `.c`) is one row. `docs/tables.py` makes this page from the sources.",
+        "",
+        "*Tested by* names the nearest tests that import the module, at most two; where none does, the",
+        "folder whose tests come to it through other modules.",
         "",
         "## Packages",
         "",
@@ -332,10 +406,13 @@ def module_map_page(
         stem = name.rpartition(".")[2]
         moved.setdefault(owner, {})[name] = root.pop(stem)
     for name in rules.get("BESIDE", ()):
-        beside = _modules(package.parent / name)
+        folder = package.parent / name
+        beside, its = _modules(folder), Tests(tests / name, folder, package.parent, tests.parent)
         rows += ["", f"## `{name}`", "", _described(beside.pop("__init__")[0])]
-        rows += ["", f"Imports nothing of `{package.name}`.", *_table_of_modules(beside)]
-    rows += ["", f"## `{package.name}`", "", _described(root.pop("__init__")[0]), *_table_of_modules(root)]
+        rows += ["", f"Imports nothing of `{package.name}`.", *_table_of_modules(beside, its)]
+    users = Tests(tests, package, package.parent, tests.parent)
+    rows += ["", f"## `{package.name}`", "", _described(root.pop("__init__")[0])]
+    rows += _table_of_modules(root, users)
     folders = _folders(package)
     ranks = {name: rank for rank, name in enumerate(needs)}
     folders.sort(key=lambda folder: ranks.get(folder.relative_to(package).parts[0], len(ranks)))
@@ -346,20 +423,21 @@ def module_map_page(
         # A folder of C files is described by the header that bears its name.
         if about := modules.pop("__init__", None) or modules.get(folder.name):
             rows += ["", _described(about[0])]
-        rows += _table_of_modules(modules)
+        rows += _table_of_modules(modules, users)
     return "\n".join(rows) + "\n"
 
 
 def device_map(project: Path = ROOT / "softdev") -> str:
     """The same of the software device, a project of its own."""
     rows = []
+    users = Tests(project / "tests", project / "src", project / "src", project.parent)
     for folder in (project / "include", *_folders(project / "src"), *_folders(project / "trace")):
         modules = _modules(folder)
         rows += ["", f"## `{folder.relative_to(project.parent)}`"]
         # A folder of C files is described by the header that bears its name.
         if about := modules.get(folder.name):
             rows += ["", _described(about[0])]
-        rows += _table_of_modules(modules)
+        rows += _table_of_modules(modules, None if folder.name == "include" else users)
     return "\n".join(rows) + "\n"
 
 

@@ -57,6 +57,17 @@ SOURCES = {
 }
 
 
+TESTS = {
+    "test_all.py": "import pack.module, pack.types\n",
+    "inner/test_data.py": "from pack import data, module\n",
+    "inner/test_more.py": 'RUN = "python -m pack.data"\n',
+    "inner/test_other.py": "def test() -> None:\n    from pack.data import x\n",
+    "inner/looking.py": "import pack.inner\n",
+    "project/test_tree.py": "import pack.types\n",
+    "code/nothing.py": "",
+}
+
+
 RULES = """
 NEEDS: dict[str, str] = {"inner": "", "module": "inner", "other": "inner"}
 BELONGS_TO = {"pack.data": "inner"}
@@ -71,12 +82,22 @@ def package(tmp_path: Path) -> Path:
     for name, text in SOURCES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
+    for name, text in TESTS.items():
+        (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests" / name).write_text(text, encoding="utf-8")
     (tmp_path / "layers.py").write_text(RULES, encoding="utf-8")
     return folder
 
 
+def _map(package: Path) -> str:
+    """The map of the package above."""
+    root = package.parent
+    page: str = _tables().module_map_page(package, root / "layers.py", root / "tests")
+    return page
+
+
 def test_the_module_map_has_the_order_and_the_first_sentence_of_each_module(package: Path) -> None:
-    lines = _tables().module_map_page(package, package.parent / "layers.py").splitlines()
+    lines = _map(package).splitlines()
     assert lines[lines.index("| package | what it is | imports |") :] == [
         "| package | what it is | imports |",
         "| --- | --- | --- |",
@@ -92,18 +113,19 @@ def test_the_module_map_has_the_order_and_the_first_sentence_of_each_module(pack
         "",
         "A package.",
         "",
-        "| module | what it is |",
-        "| --- | --- |",
-        "| `module` `.py` | One `a.Name` \\| two `words`. |",
-        "| `types` `.pxd` | From \\<header.h>, in two lines. |",
+        "| module | what it is | tested by |",
+        "| --- | --- | --- |",
+        "| `module` `.py` | One `a.Name` \\| two `words`. | `tests/inner/test_data`, `tests/test_all` |",
+        "| `types` `.pxd` | From \\<header.h>, in two lines. | `tests/test_all` |",
         "",
         "## `pack/inner`",
         "",
         "Inside.",
         "",
-        "| module | what it is |",
-        "| --- | --- |",
-        "| `pack.data` `.pyx`, `.pxd` | A Cython module: \\_\\_main\\_\\_. |",
+        "| module | what it is | tested by |",
+        "| --- | --- | --- |",
+        "| `pack.data` `.pyx`, `.pxd` | A Cython module: \\_\\_main\\_\\_. "
+        "| `tests/inner/test_data`, `tests/inner/test_more` |",
         "",
         "## `pack/other`",
         "",
@@ -111,17 +133,17 @@ def test_the_module_map_has_the_order_and_the_first_sentence_of_each_module(pack
         "",
         "## `pack/code`",
         "",
-        "| module | what it is |",
-        "| --- | --- |",
-        "| `both` `.h`, `.c` | The interface (see 3.5). |",
+        "| module | what it is | tested by |",
+        "| --- | --- | --- |",
+        "| `both` `.h`, `.c` | The interface (see 3.5). | `tests/code/` |",
         "",
         "## `pack/code/part`",
         "",
         "A part.",
         "",
-        "| module | what it is |",
-        "| --- | --- |",
-        "| `part` `.h` | A part. |",
+        "| module | what it is | tested by |",
+        "| --- | --- | --- |",
+        "| `part` `.h` | A part. | `tests/code/` |",
     ]
 
 
@@ -129,7 +151,7 @@ def test_the_module_map_has_the_order_and_the_first_sentence_of_each_module(pack
 def test_a_module_without_a_docstring_fails(package: Path, name: str) -> None:
     (package / name).write_text("\n", encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(name)):
-        _tables().module_map_page(package, package.parent / "layers.py")
+        _map(package)
 
 
 def test_only_settings_that_exist_are_named() -> None:
