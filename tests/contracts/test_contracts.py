@@ -50,7 +50,7 @@ def seen_by(loop: str, cache: Path, *command: str) -> tuple[str, dict[str, str]]
         env={**os.environ, **INSTALLED_ENVIRONMENT, "XDG_CACHE_HOME": str(cache)},
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        timeout=4 * FULL_PATIENCE,
+        timeout=8 * FULL_PATIENCE,
         check=True,
     )
     carrier, seen = json.loads(done.stdout)
@@ -58,7 +58,7 @@ def seen_by(loop: str, cache: Path, *command: str) -> tuple[str, dict[str, str]]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_under_aiordma_run(loop: str, tmp_path: Path) -> None:
     right = [seen_by(each, tmp_path) for each in dict.fromkeys((loop, "asyncio"))]
