@@ -410,6 +410,11 @@ def module_map_page(
         beside, its = _modules(folder), Tests(tests / name, folder, package.parent, tests.parent)
         rows += ["", f"## `{name}`", "", _described(beside.pop("__init__")[0])]
         rows += ["", f"Imports nothing of `{package.name}`.", *_table_of_modules(beside, its)]
+        for inner in _folders(folder):
+            rows += ["", f"## `{inner.relative_to(package.parent)}`", "", _described(inner / "__init__.py")]
+            parts = _modules(inner)
+            del parts["__init__"]
+            rows += _table_of_modules(parts, its)
     users = Tests(tests, package, package.parent, tests.parent)
     rows += ["", f"## `{package.name}`", "", _described(root.pop("__init__")[0])]
     rows += _table_of_modules(root, users)

@@ -26,6 +26,9 @@ _COMMANDS = {
     "fabric": "Plan and simulate a lossless network.",
 }
 
+#: Of another product in the wheel.
+_ELSEWHERE = {"fabric": "rocefabric.command.group"}
+
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -35,7 +38,8 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
-        found: click.Command = getattr(importlib.import_module(f".{name}.command", __package__), name)
+        module = _ELSEWHERE.get(name, f"{__package__}.{name}.command")
+        found: click.Command = getattr(importlib.import_module(module), name)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -76,7 +76,7 @@ FACADE = "aiordma"
 #: in the same style. They import nothing of aiordma: networks are planned on machines without RDMA, and every
 #: run of pytest loads a plug-in.
 BESIDE = {
-    "rocefabric": ("aiordma.cli.fabric", "aiordma.cli.perf.pictures", "aiordma.cli.ping.heat_map"),
+    "rocefabric": ("aiordma.cli.main", "aiordma.cli.perf", "aiordma.cli.ping.heat_map"),
     "pytest_softdev": (),
 }
 

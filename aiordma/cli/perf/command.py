@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rocefabric.whole_file import write_whole
+
 from ..arguments import parse_diagnostics, with_options
-from ..whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

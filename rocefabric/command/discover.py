@@ -52,9 +52,9 @@ def discover(
       aiordma fabric discover leaf1.json leaf2.json spine1.json --fabric-rate 400 -o network.toml
       aiordma fabric plan network.toml --settings settings/
     """
-    from rocefabric import lldp
-    from rocefabric.errors import NetworkError
-    from rocefabric.reading import read_text
+    from .. import lldp
+    from ..errors import NetworkError
+    from ..reading import read_text
 
     try:
         texts = {path.stem: (read_text(path), str(path)) for path in files}

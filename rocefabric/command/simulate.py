@@ -24,10 +24,9 @@ from .shared import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocefabric.model import Goals
-    from rocefabric.simulate import Outcome, Traffic
-    from rocefabric.suite import Job
-
+    from ..model import Goals
+    from ..simulate import Outcome, Traffic
+    from ..suite import Job
     from .shared import Means
 
 __all__ = ["simulate"]
@@ -35,7 +34,7 @@ __all__ = ["simulate"]
 
 def _list_models(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
-        from rocefabric.traffic import MODELS
+        from ..traffic import MODELS
 
         click.echo("\n".join(MODELS))
         context.exit()
@@ -47,7 +46,7 @@ def _show_row(cells: tuple[str, ...], width: int) -> None:
 
 
 def _show_goals(outcomes: list[Outcome], goals: Goals) -> None:
-    from rocefabric.judge import reasons, summary
+    from ..judge import reasons, summary
 
     click.echo()
     for what, met, numbers in summary(outcomes, goals):
@@ -98,9 +97,9 @@ def simulate(
       target = "host1"
       bytes = 1000000
     """
-    from rocefabric import results as pages
-    from rocefabric import suite
-    from rocefabric.errors import NetworkError
+    from .. import results as pages
+    from .. import suite
+    from ..errors import NetworkError
 
     found = load(network)
     own = own_traffic(files, found)

@@ -15,8 +15,8 @@ from .shared import FILE, FORMATS, NETWORK, PROFILE, TRAFFIC, chosen, load, own_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocefabric.counters import Counters
-    from rocefabric.model import Network
+    from ..counters import Counters
+    from ..model import Network
 
 __all__ = ["compare"]
 
@@ -25,10 +25,10 @@ _DEVICES = click.Path(exists=True, file_okay=False, path_type=Path)
 
 def _read(folder: Path, network: Network) -> dict[str, dict[str, Counters]]:
     """The counters of each device that has a file in the folder."""
-    from rocefabric import counters
-    from rocefabric.errors import NetworkError
-    from rocefabric.reading import read_text
-    from rocefabric.topology import build
+    from .. import counters
+    from ..errors import NetworkError
+    from ..reading import read_text
+    from ..topology import build
 
     topology = build(network)
     switch_queues = {each.queue for each in network.marking.lossless()}
@@ -77,7 +77,7 @@ def _times(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _counted(after: Path, times: _Times, network: Network) -> dict[str, dict[str, Counters]]:
-    from rocefabric import counters
+    from .. import counters
 
     late = _read(after, network)
     if times.before is None:
@@ -119,11 +119,11 @@ def compare(
       ssh gpu1 ethtool -S enp1s0 > after/gpu1.txt
       aiordma fabric compare network.toml after --before before --seconds 60 --model endless-4
     """
-    from rocefabric import compare as comparing
-    from rocefabric import traffic
-    from rocefabric.errors import NetworkError
-    from rocefabric.report import Report, Verdict
-    from rocefabric.topology import build
+    from .. import compare as comparing
+    from .. import traffic
+    from ..errors import NetworkError
+    from ..report import Report, Verdict
+    from ..topology import build
 
     found = load(network)
     own = own_traffic(files, found)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from rocefabric.model import Network
-    from rocefabric.report import Report
-    from rocefabric.simulate import Traffic
-    from rocefabric.store import Store
+    from ..model import Network
+    from ..report import Report
+    from ..simulate import Traffic
+    from ..store import Store
 
 __all__ = [
     "FILE",
@@ -95,8 +95,8 @@ PROFILE = click.option(
 
 def load(path: Path) -> Network:
     """A network from its file; what is wrong there ends the command with one line."""
-    from rocefabric.errors import NetworkError
-    from rocefabric.model import load
+    from ..errors import NetworkError
+    from ..model import load
 
     try:
         return load(path)
@@ -108,9 +108,9 @@ def own_traffic(files: tuple[Path, ...], network: Network) -> list[Traffic]:
     """What files say that the hosts do, each with a name of its own."""
     if not files:
         return []
-    from rocefabric import own
-    from rocefabric.errors import NetworkError
-    from rocefabric.topology import build
+    from .. import own
+    from ..errors import NetworkError
+    from ..topology import build
 
     try:
         topology = build(network)
@@ -137,7 +137,7 @@ def console() -> Console:
 
 def show_report(report: Report, kind: str, output: Path | None) -> None:
     """On the terminal with colours, or as text."""
-    from rocefabric import render
+    from .. import render
 
     if kind == "terminal" and output is None:
         render.to_terminal(report, console())
@@ -175,8 +175,8 @@ def means(command: Callable[..., None]) -> Callable[..., None]:
 @contextlib.contextmanager
 def resources(given: Means) -> Iterator[dict[str, Any]]:
     """The store and the executor that the options name, as arguments of `suite.work`."""
-    from rocefabric import store, suite
-    from rocefabric.errors import NetworkError
+    from .. import store, suite
+    from ..errors import NetworkError
 
     with contextlib.ExitStack() as stack:
         results, dask = given.results, given.dask
@@ -199,9 +199,9 @@ def resources(given: Means) -> Iterator[dict[str, Any]]:
 
 def chosen(names: tuple[str, ...], network: Network) -> tuple[str, ...]:
     """Traffic models by name; `all` is what the network can have."""
-    from rocefabric.errors import NetworkError
-    from rocefabric.topology import build
-    from rocefabric.traffic import MODELS, possible
+    from ..errors import NetworkError
+    from ..topology import build
+    from ..traffic import MODELS, possible
 
     if names == ("all",):
         try:

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocefabric.simulate import Outcome, Traffic
-    from rocefabric.suite import Job
-
+    from ..simulate import Outcome, Traffic
+    from ..suite import Job
     from .shared import Means
 
 __all__ = ["sweep"]
@@ -66,10 +65,10 @@ def sweep(
       aiordma fabric sweep network.toml --set ecn.kmin_cells=10,30,90 --set pfc.alpha=0.125,0.5 \\
         --model endless-8 --results sweep.parquet
     """
-    from rocefabric import suite, tune
-    from rocefabric import sweep as sweeps
-    from rocefabric.errors import NetworkError
-    from rocefabric.judge import summary
+    from .. import suite, tune
+    from .. import sweep as sweeps
+    from ..errors import NetworkError
+    from ..judge import summary
 
     found = load(network)
     own = own_traffic(files, found)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 
-from aiordma.cli.fabric import shared
 from aiordma.cli.main import main
 from rocefabric import dcqcn
+from rocefabric.command import shared
 from tests.rocefabric.networks import EXAMPLE, STAR
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from .shared import FILE, NETWORK, PROFILE, TRAFFIC, chosen, load, means, own_tr
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocefabric.tune import Trial
-
+    from ..tune import Trial
     from .shared import Means
 
 __all__ = ["tune"]
@@ -57,9 +56,9 @@ def tune(
     Example:
       aiordma fabric tune network.toml --traffic ours.toml --trials 100 --svg trials.svg
     """
-    from rocefabric import charts
-    from rocefabric import tune as search
-    from rocefabric.errors import NetworkError
+    from .. import charts
+    from .. import tune as search
+    from ..errors import NetworkError
 
     found = load(network)
     names, own = chosen(names, found), own_traffic(files, found)

@@ -31,9 +31,9 @@ def plan(network: Path, kind: str, output: Path | None, settings: Path | None) -
       aiordma fabric plan network.toml
       aiordma fabric plan network.toml --settings settings/ --format html -o plan.html
     """
-    from rocefabric import planner
-    from rocefabric.errors import NetworkError
-    from rocefabric.report import Verdict
+    from .. import planner
+    from ..errors import NetworkError
+    from ..report import Verdict
 
     try:
         report = planner.plan(load(network))

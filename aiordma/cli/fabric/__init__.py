@@ -1,1 +1,0 @@
-"""``aiordma fabric``: the planner and simulator of lossless networks, as a command."""

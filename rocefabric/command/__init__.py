@@ -1,0 +1,1 @@
+"""The commands of ``aiordma fabric``: the planner and simulator of lossless networks on a terminal."""
