@@ -435,13 +435,16 @@ def module_map_page(
 def device_map(project: Path = ROOT / "softdev") -> str:
     """The same of the software device, a project of its own."""
     rows = []
-    users = Tests(project / "tests", project / "src", project / "src", project.parent)
-    for folder in (project / "include", *_folders(project / "src"), *_folders(project / "trace")):
+    src, trace = project / "src", project / "trace"
+    device = Tests(project / "tests", src, src, project.parent)
+    recorder = Tests(project / "tests", project, trace, project.parent)
+    for folder in (project / "include", *_folders(src), *_folders(trace)):
         modules = _modules(folder)
         rows += ["", f"## `{folder.relative_to(project.parent)}`"]
         # A folder of C files is described by the header that bears its name.
         if about := modules.get(folder.name):
             rows += ["", _described(about[0])]
+        users = recorder if trace in (folder, *folder.parents) else device
         rows += _table_of_modules(modules, None if folder.name == "include" else users)
     return "\n".join(rows) + "\n"
 
