@@ -175,6 +175,10 @@ class Link:
     def peer_left_whole(self) -> bool:
         return False
 
+    def peer_left_note(self) -> int:
+        """A kernel leaves none."""
+        return 0
+
     def explain(self, reason: BaseException) -> BaseException:
         return reason
 
