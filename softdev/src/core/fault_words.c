@@ -76,7 +76,10 @@ static bool read_device(const char *text, uint32_t *device)
 {
 	uint64_t n;
 
-	if (strncmp(text, "soft", 4) != 0 || !read_number(text + 4, SOFT_FAULT_DEVICES - 1, &n))
+	for (const char *name = "soft"; *name; name++)
+		if (*text++ != *name)
+			return false;
+	if (!read_number(text, SOFT_FAULT_DEVICES - 1, &n))
 		return false;
 	*device = (uint32_t)n + 1;
 	return true;
