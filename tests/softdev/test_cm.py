@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests.softdev.namespaces import Host, cabled_hosts
-from tests.tools import run_pair
+from tests.tools import perftest, run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +154,7 @@ def test_synchronous_ids(library: Path, place: Place) -> None:
 def test_perftest(library: Path, place: Place, tool: str, old: tuple[str, ...]) -> None:
     port = unused_port()
     command = [tool, "-R", "-p", str(port), "-n", "200", "-F", *old]
-    _, client = run_at(library, place, command, [*command, place.address], port=port)
+    _, client = perftest(lambda: run_at(library, place, command, [*command, place.address], port=port))
     rows = re.findall(r"^ *(\d+) +200 +(\d+\.\d+)", client, re.MULTILINE)
     assert rows, client
     assert all(float(value) > 0 for _, value in rows)

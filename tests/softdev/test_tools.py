@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.tools import listening, run_pair
+from tests.tools import listening, perftest, run_pair
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,7 +129,7 @@ def posted_id(value: str | tuple[str, ...]) -> str:
 @pytest.mark.parametrize(("tool", "kind", "old"), POSTED, ids=posted_id)
 def test_perftest(library: Path, tool: str, kind: str, old: tuple[str, ...]) -> None:
     options = ["-n", "200", "-F", "-c", kind, *old]
-    server, client = pair(library, tool, *options)
+    server, client = perftest(lambda: pair(library, tool, *options))
     # A line of results: size and iterations first, a positive number behind each.
     rows = re.findall(r"^ *(\d+) +200 +(\d+\.\d+)", client, re.MULTILINE)
     assert rows, client + server
