@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .programs import Program
+from typing import Protocol
 
 #: Most bytes of a request, and of its answer (softdev/src/core/faults.h).
 _REQUEST = 1023
@@ -16,6 +13,11 @@ _ANSWER = 1 << 14
 #: Seconds that a program has for its answer. A thread of the device gives it, whatever the program does.
 _PATIENCE = 10.0
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
+
+
+class _Running(Protocol):
+    @property
+    def pid(self) -> int: ...
 
 
 class FaultError(Exception):
@@ -35,7 +37,7 @@ class Faults:
         """Replace them; "" ends all. A program says on standard error what it does not understand."""
         self.spec = spec
 
-    def now(self, program: Program | int, request: str) -> str:
+    def now(self, program: _Running | int, request: str) -> str:
         """Make a fault in a program that runs, by its object or its process id.
 
         :param request: a fault, ``"list"``, ``"clear"`` or ``"clear N"``.

@@ -1,5 +1,5 @@
 """Memory of devices: regions that are dma-bufs. No device here has them; a stand-in shows what is asked of
-one."""
+one. The software device takes what can be mapped for one, which its own tests show."""
 
 from __future__ import annotations
 
@@ -36,10 +36,19 @@ def buffer() -> Iterator[int]:
     os.close(fd)
 
 
-async def test_a_device_without_them_says_so(buffer: int) -> None:
+@pytest.fixture
+def unmapped() -> Iterator[int]:
+    """A descriptor that no device takes."""
+    reading, writing = os.pipe()
+    yield reading
+    os.close(reading)
+    os.close(writing)
+
+
+async def test_a_device_that_refuses_one_says_so(unmapped: int) -> None:
     async with pair("rdma") as (client, _):
-        with pytest.raises(VerbsError, match=r"ibv_reg_dmabuf_mr.*dma-buf on soft0|dma-buf on"):
-            memory.register(buffer, offset=PAGE, length=100)
+        with pytest.raises(VerbsError, match=r"ibv_reg_dmabuf_mr.*dma-buf on"):
+            memory.register(unmapped, offset=PAGE, length=100)
         assert memory.statistics()[:2] == (0, 0)
         assert client.path == "rdma"
 
@@ -125,7 +134,7 @@ async def test_where_the_device_has_them(buffer: int, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["pyverbs", "own"])
-def test_both_bindings_report_the_refusal(name: str, buffer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_bindings_report_the_refusal(name: str, unmapped: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "pyverbs" and not PYVERBS:
         pytest.skip("pyverbs is not installed, or not used")
     monkeypatch.setenv("AIORDMA_VERBS", name)
@@ -133,8 +142,8 @@ def test_both_bindings_report_the_refusal(name: str, buffer: int, monkeypatch: p
     try:
         assert backend.binding.name == name
         with pytest.raises(VerbsError, match="dma-buf") as caught:
-            register_dmabuf(backend, backend.alloc_pd(), buffer, 0, PAGE, 1)
-        assert caught.value.errno == errno.EOPNOTSUPP
+            register_dmabuf(backend, backend.alloc_pd(), unmapped, 0, PAGE, 1)
+        assert caught.value.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.EACCES)
     finally:
         backend.close()
 

@@ -125,6 +125,7 @@ ALLOWED: dict[str, dict[str, int]] = {
         "links/test_acks.py": 2,
         "negotiation/test_arrival.py": 13,
         "rpc/test_retry.py": 2,
+        "testing/test_device_faults.py": 3,
     },
     "it counts how often threads wake up in a silence, again and again until one is silent": {
         "system/integration/test_roce.py": 1,
