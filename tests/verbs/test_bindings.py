@@ -380,8 +380,8 @@ def test_a_region_at_an_address_of_choice(ours: Backend) -> None:
     ]
     assert len({region.lkey for region in regions}) == 4
     with pytest.raises(api.error, match="ibv_reg_dmabuf_mr") as caught:
-        _memory.DmaBufMR(pd, 4096, 1, 0)
-    assert number(caught.value) == errno.EOPNOTSUPP
+        _memory.DmaBufMR(pd, 4096, 1, -1)
+    assert number(caught.value) in (errno.EOPNOTSUPP, errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENODEV)
     pd.close()
     with pytest.raises(ValueError, match="is closed"):
         _ = regions[1].lkey

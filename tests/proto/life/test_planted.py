@@ -61,7 +61,7 @@ def test_it_is_found(name: str) -> None:
     began = time.process_time()
     with fault.planted(), pytest.raises(Exception, match=fault.found):
         run_state_machine_as_test(MACHINES[name], settings=SETTINGS)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 20  # ten on a CPU that nobody shares
 
 
 @pytest.mark.parametrize("name", FOUND)
