@@ -266,7 +266,6 @@ static size_t append(char *to, size_t size, size_t used, const char *format, ...
 	if (used + 1 >= size)
 		return used;
 	va_start(args, format);
-	/* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it is, in the line above */
 	const int n = vsnprintf(to + used, size - used, format, args);
 	va_end(args);
 	return n < 0 ? used : used + (size_t)n < size ? used + (size_t)n : size - 1;
