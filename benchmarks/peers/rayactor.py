@@ -13,7 +13,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .orders import LINES
+from .orders import order, settle
 
 NAME = "bench"
 #: On loopback, which Ray does not use otherwise on Linux; its token at both ends; no statistics to others.
@@ -49,18 +49,13 @@ class Receipt:
     articles: list[str]
 
 
-def _order(number: int) -> Order:
-    lines = [Line(f"article {place} of the catalogue, blue", place, 2.5 * place) for place in range(LINES)]
-    return Order(number, "A. N. Other, purchasing", "1 Example Street, 00001 Example", True, lines)
-
-
 class Actor:
     async def echo(self, message: bytes) -> bytes:
         return message
 
     async def settle(self, asked: Order) -> Receipt:
-        total = sum(line.count * line.price for line in asked.lines)
-        return Receipt(asked.number, total, [line.article for line in asked.lines])
+        settled: Receipt = settle(asked, Receipt)
+        return settled
 
 
 class RayCaller:
@@ -75,7 +70,7 @@ class RayCaller:
         return reply
 
     async def order(self, number: int) -> tuple[int, float]:
-        receipt: Receipt = await self._actor.settle.remote(_order(number))
+        receipt: Receipt = await self._actor.settle.remote(order(number, Line, Order))
         return receipt.number, receipt.total
 
     async def close(self) -> None:

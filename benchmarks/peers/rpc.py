@@ -33,7 +33,8 @@ def _service() -> rpc.Service:
 
     @service.method(name="settle")
     async def settle_order(asked: Order) -> Receipt:
-        return settle(asked)
+        settled: Receipt = settle(asked)
+        return settled
 
     @service.method
     async def items(request: bytes) -> AsyncIterator[bytes]:
