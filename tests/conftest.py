@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import inspect
 import logging
 import os
 import signal
 import sys
 import zlib
 from collections import Counter
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ import pytest
 from tests.loops import LOOPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from blockbuster import BlockBuster
 
@@ -234,28 +236,58 @@ def _folders(package: str) -> list[ModuleType]:
     return modules
 
 
+def _or_by_a_test(allowed: Callable[..., bool], library: list[ModuleType]) -> Callable[..., bool]:
+    """Whether a call may block: as ``allowed`` says, or because a test makes it itself.
+
+    A test that the library has woken may run in the turn that woke it, above functions of the library.
+    """
+    inside = tuple(f"{folder}/" for module in library for folder in module.__path__)
+
+    def may_block(*args: Any, **kwargs: Any) -> bool:
+        if allowed(*args, **kwargs):
+            return True
+        frame = inspect.currentframe()
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name.startswith(inside):
+                return False
+            if name.startswith(_TESTS) and name != __file__:
+                return True
+            frame = frame.f_back
+        return False
+
+    return may_block
+
+
+_TESTS = f"{Path(__file__).parent}/"
+
+
 @pytest.fixture(autouse=True)
 def blockbuster() -> Iterator[BlockBuster]:
     """A call that blocks the event loop is an error."""
-    from blockbuster import blockbuster_ctx
+    from blockbuster import BlockBuster
 
-    with blockbuster_ctx(_folders("aiordma")) as bb:
+    folders = _folders("aiordma")
+    bb = BlockBuster(folders)
+    for function in bb.functions.values():
+        function.can_block_predicate = _or_by_a_test(function.can_block_predicate, folders)
         # It looks at a device that the program has opened itself.
-        for function in bb.functions.values():
-            function.can_block_in("aiordma/control.py", "use_device")
-            # What a test waits for, it may ask a tool, whose code is not made for a loop.
-            function.can_block_in("tests/health.py", "until")
-            # `aiordma run` reads its small file of plain servers once (docs/plan.md).
-            function.can_block_in("aiordma/negotiation/plain_peers.py", "is_plain")
-            # A number of the kernel's, from no disk; read once, perhaps by a loop that imports aiordma.
-            function.can_block_in("aiordma/compat/given_socket.py", "_kernels_ports")
-            # A finalizer, which has no thread and may run while a loop does; loops that end have a thread.
-            function.can_block_in("aiordma/admin/endpoint.py", "_remove")
-            # From no disk, either.
-            function.can_block_in("tests/vm/smc/peer.py", "hardware_address")
-            # A fork waits on purpose.
-            function.can_block_in("aiordma/wake/beside.py", "wait_for_threads")
+        function.can_block_in("aiordma/control.py", "use_device")
+        # What a test waits for, it may ask a tool, whose code is not made for a loop.
+        function.can_block_in("tests/health.py", "until")
+        # `aiordma run` reads its small file of plain servers once (docs/plan.md).
+        function.can_block_in("aiordma/negotiation/plain_peers.py", "is_plain")
+        # A number of the kernel's, from no disk; read once, perhaps by a loop that imports aiordma.
+        function.can_block_in("aiordma/compat/given_socket.py", "_kernels_ports")
+        # A finalizer, which has no thread and may run while a loop does; loops that end have a thread.
+        function.can_block_in("aiordma/admin/endpoint.py", "_remove")
+        # A fork waits on purpose.
+        function.can_block_in("aiordma/wake/beside.py", "wait_for_threads")
+    bb.activate()
+    try:
         yield bb
+    finally:
+        bb.deactivate()
 
 
 class _Failures(logging.Handler):
