@@ -318,8 +318,14 @@ async def test_cancelled_send_keeps_its_prefix_and_the_stream(pair: Pair) -> Non
     with anyio.CancelScope() as scope:
         scope.cancel()
         await one.send(b"never")
+    whole: list[bool] = []
+
+    async def send() -> None:
+        await one.send(data)
+        whole.append(True)  # what the kernel takes of a stream that leaves RDMA may be all of it
+
     async with anyio.create_task_group() as tg:
-        tg.start_soon(one.send, data)
+        tg.start_soon(send)
         await turns(30)
         tg.cancel_scope.cancel()
     async with anyio.create_task_group() as tg:
@@ -331,7 +337,7 @@ async def test_cancelled_send_keeps_its_prefix_and_the_stream(pair: Pair) -> Non
         tg.start_soon(finish)
         got = await receive_all(other)
     assert got.endswith(b"END")
-    assert 0 < len(got) - 3 < len(data)
+    assert 0 < len(got) - 3 < len(data) or whole
     assert data.startswith(got[:-3])
 
 
