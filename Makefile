@@ -294,11 +294,12 @@ soak: install ## everything at once, with processes that are killed: what grows,
 # ---- checks of the software device, and of the sources --------------------------------------------------------
 
 # The C device's own tests: as they are, with ASan and UBSan, with TSan; each build in a directory of its own.
-softdev-test: .venv/.apt ## the software device's C tests, plain and with the sanitizers
+PERCENT := 25
+softdev-test: .venv/.apt ## the software device's C tests, plain and with the sanitizers (PERCENT=100: whole repetitions)
 	@set -e; for kind in plain address,undefined thread; do \
 	  dir=build/softdev-$${kind%%,*}; echo "== software device: $$kind"; \
 	  cmake -S softdev -B $$dir -G Ninja --log-level=WARNING -DSOFTDEV_SANITIZE=$${kind#plain} \
-	    -DSOFTDEV_WHOLE=OFF >/dev/null; \
+	    -DSOFTDEV_WHOLE=OFF -DSOFTDEV_TEST_PERCENT=$(PERCENT) >/dev/null; \
 	  cmake --build $$dir -- --quiet; \
 	  ctest --test-dir $$dir --output-on-failure --no-tests=error -j 2; done
 

@@ -10,6 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* How often a test repeats what depends on chance: `make softdev-test` does a quarter, with PERCENT=100 all. */
+#ifndef PERCENT
+#define PERCENT 100
+#endif
+#define TIMES(all) (((all) * PERCENT + 99) / 100)
+
 #define FAIL(...) test_fail(__FILE__, __LINE__, __VA_ARGS__)
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \

@@ -89,7 +89,7 @@ static void strangers(void)
     CHECK(fd >= 0);
     open_pair();
     const uint64_t bad = refused();
-    for (int i = 0; i < 4000; i++) {
+    for (int i = 0; i < TIMES(4000); i++) {
         const size_t size = test_random(&state) % (i % 2 ? 80 : sizeof bytes);
         const uint32_t qpn = test_random(&state) % 4 ? b.qp->qp_num : test_random(&state);
 

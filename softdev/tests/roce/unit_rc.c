@@ -246,9 +246,9 @@ static void converse(uint32_t seed, bool reliable)
 }
 
 #ifdef __SANITIZE_THREAD__ /* one thread, and a sanitizer that makes it twenty times slower */
-enum { SEEDS = 200 };
+enum { SEEDS = TIMES(200) };
 #else
-enum { SEEDS = 3000 };
+enum { SEEDS = TIMES(3000) };
 #endif
 
 static void reliable(void)

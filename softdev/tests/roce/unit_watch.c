@@ -13,7 +13,7 @@ static int lock_or_cross(pthread_mutex_t *mutex);
 #include "roce/watch.c"
 #undef pthread_mutex_lock
 
-enum { MS = 1000000, ROUNDS = 20000, LONGEST = 64 };
+enum { MS = 1000000, ROUNDS = TIMES(20000), LONGEST = 64 };
 
 /* ---- what watch.c depends on --------------------------------------------------------------------------- */
 

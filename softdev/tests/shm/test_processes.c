@@ -117,7 +117,7 @@ static void every_operation(void)
 
 /* ---- events ---- */
 
-enum { EXCHANGES = 2000, IN_FLIGHT = 4 };
+enum { EXCHANGES = TIMES(2000), IN_FLIGHT = 4 };
 
 /* Gets an event, arms, polls until nothing is left, and waits for the descriptor, as event loops of programs do. */
 static void exchange_by_events(int fd, void *argument)
@@ -169,7 +169,7 @@ static void readable_means_an_event(void)
 
 /* ---- questions and answers ---- */
 
-enum { QUESTIONS = 2000 };
+enum { QUESTIONS = TIMES(2000) };
 
 static void answer_questions(int fd, void *argument)
 {
@@ -214,7 +214,7 @@ static void questions_complete_first(void)
 
 /* ---- a stream of checked messages both ways at once ---- */
 
-enum { MESSAGES = 3000, SLOT = 2048, SLOTS = 8 };
+enum { MESSAGES = TIMES(3000), SLOT = 2048, SLOTS = 8 };
 
 static uint32_t length_of(uint32_t message)
 {
@@ -285,7 +285,7 @@ static void both_ways(void)
 
 /* ---- lost wake-ups: both sides sleep whenever they can; one lost event, and both sleep forever ---- */
 
-enum { ROUNDS = 4000 };
+enum { ROUNDS = TIMES(4000) };
 
 static void volley(int fd, struct end *end, bool serves, uint32_t seed)
 {

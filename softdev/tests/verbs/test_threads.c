@@ -12,7 +12,7 @@ static atomic_bool stop;
 
 /* ---- lost wake-ups within one process ---- */
 
-enum { ROUNDS = 4000 };
+enum { ROUNDS = TIMES(4000) };
 
 static void volley(struct end *end, bool serves, uint32_t seed)
 {
@@ -56,7 +56,7 @@ static void no_lost_wakeups(void)
 
 /* ---- many QPs of one context, a thread each, one CQ for all receives ---- */
 
-enum { THREADS = 4, MESSAGES = 1500 };
+enum { THREADS = 4, MESSAGES = TIMES(1500) };
 
 static struct end senders[THREADS], receivers[THREADS];
 
