@@ -9,12 +9,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGES = 16, MIDDLE = 7 };
+/* The kernel gives the highest hole that is large enough to who asks for memory next, and with a sanitizer many ask for
+ * a page. So that the hole in the middle stays one, there is a larger one above it. */
+enum { PAGES = 16, MIDDLE = 7, ABOVE = 64 };
 
 static size_t page;
 
 struct memory {
-    uint8_t *at;
+    uint8_t *at; /* PAGES, and ABOVE more until the middle is unmapped */
     struct ibv_mr *mr;
 };
 
@@ -23,7 +25,7 @@ static struct memory take_memory(struct end *end)
     struct memory m;
 
     page = (size_t)sysconf(_SC_PAGESIZE);
-    m.at = mmap(NULL, PAGES * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m.at = mmap(NULL, (PAGES + ABOVE) * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(m.at != MAP_FAILED);
     memset(m.at, 1, PAGES * page);
     m.mr = ibv_reg_mr(end->pd, m.at, PAGES * page, ACCESS_ALL);
@@ -34,7 +36,7 @@ static struct memory take_memory(struct end *end)
 static void free_memory(struct memory *m)
 {
     OK(ibv_dereg_mr(m->mr));
-    munmap(m->at, PAGES * page);
+    munmap(m->at, PAGES * page); /* what is above may be somebody else's by now */
 }
 
 /* Takes away the page in the middle: all of it, its reading, or its writing. */
@@ -42,10 +44,12 @@ static void spoil(const struct memory *m, int how)
 {
     uint8_t *middle = m->at + MIDDLE * page;
 
-    if (how < 0)
+    if (how < 0) {
+        OK(munmap(m->at + PAGES * page, ABOVE * page));
         OK(munmap(middle, page));
-    else
+    } else {
         OK(mprotect(middle, page, how));
+    }
 }
 
 static void post(struct end *end, enum ibv_wr_opcode opcode, const struct memory *own, size_t length,
