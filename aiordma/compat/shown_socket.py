@@ -33,6 +33,17 @@ class ShownSocket(asyncio.trsock.TransportSocket):
         super().__init__(sock)
         self.transport = None
 
+    def dup(self) -> socket.socket:
+        """See socket. The duplicate's shutdown() ends the directions of the transport, too."""
+        kernels = super().dup()
+        if self.transport is None:
+            return kernels
+        timeout = kernels.gettimeout()
+        duplicate = _Duplicate(kernels.family, kernels.type, kernels.proto, kernels.detach())
+        duplicate.settimeout(timeout)
+        duplicate.shown = self
+        return duplicate
+
     def shutdown(self, how: int) -> None:
         """See socket. :raises OSError: the connection has ended, or there is no such way."""
         transport = None if self.transport is None else self.transport()
@@ -42,3 +53,25 @@ class ShownSocket(asyncio.trsock.TransportSocket):
         self.getpeername()  # raises when it has ended
         if not transport.is_closing():
             transport.shut_down(how)
+
+
+class _Duplicate(socket.socket):
+    """A descriptor of its own for the TCP connection beside a ring; close() leaves the transport alone."""
+
+    __slots__ = ("shown",)
+
+    shown: ShownSocket
+
+    def dup(self) -> _Duplicate:
+        """See socket."""
+        again = super().dup()
+        again.shown = self.shown
+        return again
+
+    def shutdown(self, how: int) -> None:
+        """See socket. :raises OSError: it is closed, the connection has ended, or there is no such way."""
+        self.getpeername()  # raises when it is closed
+        if self.shown.fileno() == -1:  # the transport has ended, and the connection goes on here as on TCP
+            super().shutdown(how)
+        else:
+            self.shown.shutdown(how)

@@ -23,6 +23,8 @@ _DESCRIPTOR = (
 
 _FILES = "`loop.sendfile(..., fallback=False)` is refused by RDMA"
 
+_KERNELS_SHUTDOWN = "shutdown() by the kernel alone gives both ends a reset by RDMA"
+
 DIFFERENCES: dict[str, Difference] = {
     "an_empty_buffer": Difference({"tcp", "plain client"}, _FIRST),
     "buffers_of_an_error": Difference({"tcp", "plain client"}, _FIRST),
@@ -33,5 +35,6 @@ DIFFERENCES: dict[str, Difference] = {
     "a_cancellation_in_data_received": Difference({"rdma", "installed"}, _RESET),
     "an_error_of_eof_received": Difference({"rdma", "installed"}, _RESET),
     "a_file_without_the_kernels_help": Difference({"rdma", "installed"}, _FILES, frozenset({"asyncio"})),
+    "a_descriptor_that_is_shut_down": Difference({"rdma", "installed"}, _KERNELS_SHUTDOWN),
     "a_descriptor_in_use": Difference({"rdma"}, _DESCRIPTOR, frozenset({"uvloop"})),
 }

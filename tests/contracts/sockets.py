@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +26,22 @@ def sock_of(end: Any) -> Any:
 # ---- shutdown() of a transport's socket
 
 
+async def end_all(stage: Stage) -> None:
+    """All ends here, and only the notes are compared."""
+    await stage.turns()
+    for each in stage.protocols:
+        each.transport.abort()
+    await stage.both_end()
+    for name in ("near", "far"):
+        stage.trace.pop(name)
+
+
 async def shut(stage: Stage, end: Any, how: int) -> bool:
     """shutdown() of the socket that a transport shows; false: uvloop's has none, and all ends here."""
     done = attempt(sock_of(end).shutdown, how)
     stage.note("shutdown", done)
     if done == "TypeError":
-        await stage.turns()
-        for each in stage.protocols:
-            each.transport.abort()
-        await stage.both_end()
-        for name in ("near", "far"):
-            stage.trace.pop(name)
+        await end_all(stage)
     return bool(done != "TypeError")
 
 
@@ -132,6 +138,85 @@ async def a_socket_that_is_shut_down_after_the_end(stage: Stage) -> None:
     near.transport.close()
     await stage.both_end()
     stage.note("shutdown", attempt(sock.shutdown, socket.SHUT_RDWR) in ("OSError", "TypeError"))
+
+
+async def shut_duplicate(stage: Stage, end: Any, how: int) -> bool:
+    """shutdown() of a duplicate of that socket, which is closed then; false as above."""
+
+    def shutdown() -> None:
+        with sock_of(end).dup() as first, first.dup() as second:
+            second.shutdown(how)
+
+    done = attempt(shutdown)
+    stage.note("shutdown", done)
+    if done == "TypeError":
+        await end_all(stage)
+    return bool(done != "TypeError")
+
+
+@behaviour
+async def a_duplicate_that_is_shut_down(stage: Stage) -> None:
+    """shutdown() of both directions by a duplicate of the socket: EOF at both ends, and no error."""
+    near, far = await stage.pair()
+    near.transport.write(b"before")
+    await stage.until(lambda: far.data)
+    if await shut_duplicate(stage, near, socket.SHUT_RDWR):
+        await stage.both_end()
+
+
+@behaviour
+async def a_duplicate_that_is_shut_down_for_writing(stage: Stage) -> None:
+    """The same of SHUT_WR, at the accepting end: the peer gets everything and EOF, and may answer."""
+    near, far = await stage.pair(near=KeepsOpen)
+    far.transport.write(b"question")
+    if await shut_duplicate(stage, far, socket.SHUT_WR):
+        await stage.until(lambda: "eof" in near.events)
+        near.transport.write(b"answer")
+        near.transport.close()
+        await stage.both_end()
+
+
+@behaviour
+async def a_duplicate_that_is_shut_down_for_reading(stage: Stage) -> None:
+    """The same of SHUT_RD: an EOF at this end, which closes it, and then at the other one."""
+    near, _ = await stage.pair()
+    if await shut_duplicate(stage, near, socket.SHUT_RD):
+        await stage.both_end()
+
+
+@behaviour
+async def a_duplicate_as_a_socket(stage: Stage) -> None:
+    """A duplicate has a descriptor of its own, and the socket's names; its close() ends nothing."""
+    near, far = await stage.pair()
+    sock = sock_of(near)
+    duplicate = attempt(sock.dup)
+    if duplicate == "TypeError":
+        stage.note("duplicate", duplicate)
+        await end_all(stage)
+        return
+    stage.note("own", duplicate.fileno() != sock.fileno())
+    stage.note("timeout", duplicate.gettimeout())
+    stage.note("inherited", duplicate.get_inheritable())
+    stage.note(
+        "names",
+        (duplicate.getsockname(), duplicate.getpeername()) == (sock.getsockname(), sock.getpeername()),
+    )
+    stage.note("wrong", attempt(duplicate.shutdown, 7))
+    duplicate.close()
+    stage.note("closed", attempt(duplicate.shutdown, socket.SHUT_WR))
+    near.transport.write(b"goes on")
+    await stage.until(lambda: far.data)
+
+
+@behaviour
+async def a_descriptor_that_is_shut_down(stage: Stage) -> None:
+    """shutdown() of both directions by the kernel, of a duplicate of the descriptor."""
+    near, far = await stage.pair()
+    near.transport.write(b"before")
+    await stage.until(lambda: far.data)
+    with socket.socket(fileno=os.dup(sock_of(near).fileno())) as duplicate:
+        stage.note("shutdown", attempt(duplicate.shutdown, socket.SHUT_RDWR))
+    await stage.both_end()
 
 
 # ---- its options
