@@ -7,6 +7,7 @@ one that was opened as text. What is no file of the kernel's is read on a socket
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import os
@@ -35,16 +36,38 @@ async def _send(loop: Any, transport: Any, file: BinaryIO, offset: int, count: i
         sent = await own(loop, transport, file, offset, count)
         return sent
     _check(file, offset, count)
+    wanted: Any = _Wanted(file, transport)
     if not _is_of_the_kernel(file):
-        sent = await own(loop, transport, file, offset, count)
+        sent = await own(loop, transport, wanted, offset, count)
         return sent
     stood = file.tell()
     if not offset:
         file.seek(0)
-    sent = await own(loop, transport, file, offset, count)
+    sent = await own(loop, transport, wanted, offset, count)
     if not sent and _puts_back(loop):
         file.seek(stood)
     return sent
+
+
+class _Wanted:
+    """A file whose reading ends with an error once the peer takes nothing more.
+
+    asyncio would read and write on. What is written behind the peer's end is discarded for a while, so that
+    what the peer has sent before is read, and a small file would seem to have been sent.
+    """
+
+    def __init__(self, file: Any, transport: Any) -> None:
+        self._file, self._transport = file, transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def readinto(self, buffer: memoryview) -> int:
+        """See io, but for an end that has been met by a write before. Called in a thread of the loop's."""
+        n: int = self._file.readinto(buffer)
+        if n and self._transport.discards:
+            raise BrokenPipeError(errno.EPIPE, "the other end has closed the connection")
+        return n
 
 
 def _check(file: Any, offset: Any, count: Any) -> None:

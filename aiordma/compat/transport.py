@@ -533,6 +533,11 @@ class RingTransport(FlowControl):
             self._look_again()
         self._maybe_resume_protocol()
 
+    @property
+    def discards(self) -> bool:
+        """The peer takes nothing more, and what is written is lost."""
+        return self._discards_until is not None
+
     def _discard(self, n: int) -> None:
         """`n` bytes are written meanwhile. Who does not read learns from it that the peer has gone."""
         assert self._discards_until is not None

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 import tempfile
 from typing import TYPE_CHECKING, Any
+
+from tests.roles import LOCAL
 
 from .stage import KeepsOpen, Stage, Traced, outcome
 from .table import behaviour
 from .writing import Quiet
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import BinaryIO
 
 _DATA = bytes(range(256)) * 400
 #: More than the kernel's buffers, or a ring, hold.
 _MUCH = 16_000_000
+#: More than small buffers of the kernel, less than a ring.
+_SMALL = bytes(256 * 1024 + 1)
 
 
 def file_of(data: bytes = _DATA) -> BinaryIO:
@@ -120,6 +126,42 @@ async def a_file_whose_peer_closes(stage: Stage) -> None:
     await stage.both_end()
     for end in ("near", "far"):
         del stage.trace[end]  # how much arrived, and who heard of it first, is not the same twice
+
+
+async def send_to_one_who_leaves(stage: Stage, file: Any, far: Callable[..., Any]) -> None:
+    """Send what no buffer of TCP holds, and a ring does, to a peer that closes at the first bytes."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    listening.bind((LOCAL, 0))
+    port = stage.keep(await stage.server.create_server(stage.far(far), sock=listening))
+    near = await stage.connect(stage.near(), port)
+    near.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    near.transport.set_write_buffer_limits(high=4096)
+    sent = await outcome(stage.loop.sendfile(near.transport, file))
+    kinds = {"ConnectionError", "ConnectionResetError", "BrokenPipeError"}
+    stage.note("sent", "an error of the connection" if sent in kinds else sent)
+    stage.note("stands in the middle", 0 < file.tell() < len(_SMALL))
+    if sent == "NotImplementedError":  # uvloop has none
+        near.transport.close()
+    await stage.both_end()
+    stage.note("closing", near.transport.is_closing())
+    arrived = stage.made("far")[0].data
+    stage.note("a part arrived", 0 < len(arrived) < len(_SMALL))
+    for end in ("near", "far"):
+        del stage.trace[end]  # as above
+
+
+@behaviour
+async def a_small_file_whose_peer_closes(stage: Stage) -> None:
+    """A peer that closes in the middle of a file that would fit into a ring is an error, too."""
+    with file_of(_SMALL) as file:
+        await send_to_one_who_leaves(stage, file, Leaves)
+
+
+@behaviour
+async def a_file_in_memory_whose_peer_closes(stage: Stage) -> None:
+    """The same where the file is read and written."""
+    await send_to_one_who_leaves(stage, io.BytesIO(_SMALL), Leaves)
 
 
 @behaviour
