@@ -48,7 +48,8 @@ OTHER_VARIABLES = (
 )
 #: How the names of variables begin: aiordma's own, and those of the software device.
 PREFIXES = ("AIORDMA_", "SOFTDEV_")
-#: What AIORDMA_VERBS may be.
+_VERBS = "AIORDMA_VERBS"
+#: What it may be.
 VERBS_BINDINGS = ("auto", "pyverbs", "own")
 #: What tests and their virtual machines read.
 _OTHERS_BEGIN_WITH = ("AIORDMA_TEST_", "AIORDMA_VM")
@@ -384,13 +385,13 @@ class Config(Constants):
         """
         if environ is None:
             _warn_of_unknown_variables()
-            if (verbs := os.environ.get("AIORDMA_VERBS") or "auto") not in VERBS_BINDINGS:
-                allowed = ", ".join(VERBS_BINDINGS)
-                raise ValueError(f"AIORDMA_VERBS={verbs!r} is not valid: it must be one of {allowed}")
         if environ is None and not overrides and _raw_environ is not None:
-            if _raw_names().isdisjoint(_raw_environ):
+            given = _raw_names().intersection(_raw_environ)
+            if not given:
                 return _defaults()
-            return _parsed_raw(tuple(map(_raw_environ.get, _raw_variables())))
+            return _parsed_raw(frozenset([(variable, _raw_environ[variable]) for variable in given]))
+        if environ is None:
+            _check_verbs(os.environ.get(_VERBS, ""))
         environ = os.environ if environ is None else environ
         return _parse_all(tuple([environ.get(variable, "") for variable in _variables()]), overrides)
 
@@ -486,13 +487,9 @@ if ENABLED and not shapes.environment():
 
 
 @functools.cache
-def _raw_variables() -> tuple[bytes, ...]:
-    return tuple(map(os.fsencode, _variables()))
-
-
-@functools.cache
 def _raw_names() -> frozenset[bytes]:
-    return frozenset(_raw_variables())
+    """The variables that may change what is returned, or be wrong."""
+    return frozenset(map(os.fsencode, (_VERBS, *_variables())))
 
 
 @functools.cache
@@ -501,9 +498,20 @@ def _defaults() -> Config:
 
 
 @functools.lru_cache(maxsize=8)
-def _parsed_raw(values: tuple[bytes | None, ...]) -> Config:
-    """Connections without settings read the environment; it is parsed only when it has changed."""
-    return _parse_all(tuple([os.fsdecode(value or b"") for value in values]), {})
+def _parsed_raw(given: frozenset[tuple[bytes, bytes]]) -> Config:
+    """Connections without settings read the environment; it is parsed only when it has changed.
+
+    :param given: the variables that are set, so that those that are not cost nothing.
+    """
+    texts = {os.fsdecode(variable): os.fsdecode(value) for variable, value in given}
+    _check_verbs(texts.get(_VERBS, ""))
+    return _parse_all(tuple([texts.get(variable, "") for variable in _variables()]), {})
+
+
+def _check_verbs(given: str) -> None:
+    """It is no setting of an engine, but whoever sets it must learn that it is wrong."""
+    if (verbs := given or "auto") not in VERBS_BINDINGS:
+        raise ValueError(f"{_VERBS}={verbs!r} is not valid: it must be one of {', '.join(VERBS_BINDINGS)}")
 
 
 def _parse_all(texts: tuple[str, ...], overrides: dict[str, Any]) -> Config:

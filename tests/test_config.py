@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import aiordma
+from aiordma import config as config_module
 from aiordma.config import OTHER_VARIABLES, Config, settings, unknown_variables
 from aiordma.proto.objects import LARGEST_LIMIT
 from tests.tuned import CONSTANTS, tuned
@@ -156,6 +157,35 @@ def test_the_binding_is_checked_with_the_settings(monkeypatch: pytest.MonkeyPatc
     for allowed in ("", "auto", "own", "pyverbs"):
         monkeypatch.setenv("AIORDMA_VERBS", allowed)
         Config.from_env()
+
+
+class _Counting(dict[bytes, bytes]):
+    """An environment that counts how often one of its variables is looked up."""
+
+    lookups = 0
+
+    def __getitem__(self, name: bytes) -> bytes:
+        self.lookups += 1
+        return super().__getitem__(name)
+
+    def get(self, name: bytes, default: object = None) -> object:  # type: ignore[override]
+        self.lookups += 1
+        return super().get(name, default)
+
+
+def test_variables_that_are_not_set_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection without settings reads the environment."""
+    environ = _Counting({b"PATH": b"/", b"AIORDMA_KEEPALIVE_MS": b"60000", b"AIORDMA_VERBS": b"own"})
+    monkeypatch.setattr(config_module, "_raw_environ", environ)
+    first = Config.from_env()
+    assert first.keepalive_ms == 60_000
+    assert environ.lookups <= 2
+    assert Config.from_env() is first
+    environ[b"AIORDMA_KEEPALIVE_MS"] = b" "
+    assert Config.from_env() == Config()
+    del environ[b"AIORDMA_KEEPALIVE_MS"], environ[b"AIORDMA_VERBS"]
+    assert Config.from_env() == Config()
+    assert Config.from_env() is Config.from_env()
 
 
 def test_constants_are_no_settings_and_tests_may_have_others() -> None:
