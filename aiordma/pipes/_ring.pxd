@@ -44,6 +44,7 @@ cdef class RingPipe(Flow):
     cdef object early                       # a CDC that cannot be applied yet
     # what each end leaves to the other, should its process end
     cdef bint unread                        # counted in qp.unread: bytes have been announced, and not been read
+    cdef uint32_t reads_ahead               # so many of them do not count
     cdef uint64_t data_at                   # number of the message that announced this end's last bytes
     cdef readonly object owner
     cdef public object on_finished
@@ -75,6 +76,7 @@ cdef class RingPipe(Flow):
     cdef int consumed(self, uint32_t n) except -1
     cdef void leave_will(self) noexcept
     cdef void mark_unread(self) noexcept
+    cdef void judge_unread(self) noexcept
     cdef void forget_unread(self) noexcept
     cdef object nothing(self, Py_ssize_t max_bytes)
     cdef int announce(self, bint now) except -1

@@ -554,10 +554,8 @@ cdef class RingPipe(Flow):
     cdef int consumed(self, uint32_t n) except -1:
         self.rx.consume(n)
         self.bytes_received += n
-        if self.unread and self.rx.available() == 0:
-            self.forget_unread()
-            if self.qp.unread == 0:
-                self.qp.note_read()
+        if self.unread:
+            self.judge_unread()
         if self.rx.update_due():
             self.announce(self.rx.peer_blocked)
             if self.grows and self.rx.peer_blocked and self.bytes_received - self.turned_at >= self.rx_size:
@@ -572,6 +570,21 @@ cdef class RingPipe(Flow):
         if not self.unread and not self.closed:
             self.unread = True
             self.qp.unread += 1
+
+    cdef void judge_unread(self) noexcept:
+        """Bytes have come, or were read, or another number of them counts as read."""
+        if self.rx.available() > self.reads_ahead:
+            self.mark_unread()
+        else:
+            self.forget_unread()
+            if self.qp.unread == 0:
+                self.qp.note_read()
+
+    def read_ahead(self, uint32_t n) -> None:
+        """So many bytes count as read as soon as they have come: on TCP, the user would have taken them by then."""
+        self.reads_ahead = n
+        if self.unread:
+            self.judge_unread()
 
     cdef void forget_unread(self) noexcept:
         if self.unread:
@@ -641,7 +654,7 @@ cdef class RingPipe(Flow):
         changes = cursors.apply()
         cursors.active_at = self.qp.cq.second
         if changes & CHANGE_DATA:
-            self.mark_unread()
+            self.judge_unread()
         if changes & CHANGE_INVALID:
             self.on_broken(RemoteProtocolError(f"the peer broke the protocol: {cursors.cdc.fault_text()}"))
             self.abort_after_fault()

@@ -77,7 +77,7 @@ cpdef int move(RingPipe ring, uint64_t position, uint64_t addr, uint32_t size) e
     ring.read_step = max(ring.fragment, size >> 2)
     ring.turned_at = ring.bytes_received
     if arrived:
-        ring.mark_unread()
+        ring.judge_unread()
         ring.wake_readers()
     return 0
 

@@ -185,6 +185,7 @@ cdef class SwitchablePipe:
     def pushes(self, bint value) -> None:
         self._pushes = self.ring.pushes = value
         self.reads_ahead = 0 if value else READ_AHEAD
+        self.ring.read_ahead(self.reads_ahead)
 
     @property
     def path(self) -> str:
@@ -278,6 +279,7 @@ cdef class SwitchablePipe:
         if ring.owner is not None:      # otherwise it is over already
             ring.owner.connection = self
         ring.pushes = self._pushes
+        ring.read_ahead(self.reads_ahead)
         ring.on_readable, ring.on_writable = self._on_readable, self._on_writable
 
     def send_by(self, transport) -> None:
