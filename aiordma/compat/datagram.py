@@ -77,6 +77,7 @@ class _Carrier(Protocol):
     def try_send(self, data: Buffer, address: Address | None) -> bool: ...
     def receive_many(self, most: int) -> list[tuple[bytes, Any]] | None: ...
     def listen(self, readable: Callable[[], None], writable: Callable[[], None]) -> None: ...
+    def hear_errors(self, callback: Callable[[OSError], None]) -> None: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...
 
@@ -106,6 +107,9 @@ class _Connection:
         self.pipe.on_readable = readable
         self.pipe.on_writable = writable
 
+    def hear_errors(self, callback: Callable[[OSError], None]) -> None:
+        """There are none of single datagrams."""
+
     @property
     def fallback_reason(self) -> object:
         return getattr(self.pipe, "fallback_reason", None)
@@ -119,6 +123,7 @@ class _Endpoint:
     def __init__(self, endpoint: DatagramEndpoint) -> None:
         self.endpoint = endpoint
         self.close = self.abort = endpoint.close
+        self.hear_errors = endpoint.hear_errors
 
     def try_send(self, data: Buffer, address: Address | None) -> bool:
         try:
@@ -179,6 +184,7 @@ class MessageTransport(FlowControl, asyncio.DatagramTransport):
             server.attach(self)
         loop.call_soon(protocol.connection_made, self)
         loop.call_soon(self._start)
+        carrier.hear_errors(self._hear_error)
 
     def _start(self) -> None:
         if not self._closing:
@@ -246,6 +252,13 @@ class MessageTransport(FlowControl, asyncio.DatagramTransport):
         except OSError as exc:
             self._protocol.error_received(exc)
         return True
+
+    def _hear_error(self, exc: OSError) -> None:
+        self._loop.call_soon(self._tell_error, exc)
+
+    def _tell_error(self, exc: OSError) -> None:
+        if not self._lost:
+            self._protocol.error_received(exc)
 
     def _flush_soon(self) -> None:
         if self._queue or self._closing:

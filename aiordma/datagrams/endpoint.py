@@ -118,6 +118,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         self._fallback_reason = fallback_reason
         self._on_readable: Callable[[], None] | None = None
         self._on_writable: Callable[[], None] | None = None
+        self._on_error: Callable[[OSError], None] | None = None
         self._watching_writable = False
         self._closed = False
         self._sent_udp = self._received_udp = self._full = self._unknown = self._by_kernel = 0
@@ -209,6 +210,9 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
                 raise NegotiationError(reason.code, detail)
             return False
         peer.used = True
+        if self._table.proof_is_last:
+            self._table.proof_is_last = False
+            self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # or this datagram got its error
         check_plain(data)
         size = memoryview(data).nbytes
         if size > self.max_message_bytes:
@@ -286,6 +290,16 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         self._call_when_readable(readable)
         self._call_when_writable(writable)
 
+    def hear_errors(self, callback: Callable[[OSError], None]) -> None:
+        """For surfaces with callbacks: what the kernel hears by ICMP of datagrams that went by UDP.
+
+        It tells where there is a `remote`, and drops what others send to the UDP port from now on.
+        """
+        self._on_error = callback
+        if self._remote is not None:
+            with contextlib.suppress(OSError):  # out of reach: sending says so
+                self._sock.connect(self._table.peer(self._remote).sockaddr)
+
     def _take(self) -> Datagram | None:
         if self._closed:
             raise ClosedResourceError("this DatagramEndpoint is closed")
@@ -299,7 +313,10 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as exc:
-                _log.debug("%r: %s", self, exc)  # an ICMP error of something sent before
+                if self._table.proof_is_last or self._on_error is None:
+                    _log.debug("%r: %s", self, exc)  # of something sent before
+                else:
+                    self._on_error(exc)
                 continue
             except MemoryError:  # dropped, or the loop would call endlessly for it
                 self._full += 1

@@ -105,10 +105,13 @@ class PeerTable:
         self._to_ask: dict[Address, None] = {}
         self._finding = 0
         self.resolver = Resolver(self, config, listening)
+        #: The last that went by UDP is a proof: what the kernel reports is not of the program's datagrams.
+        self.proof_is_last = False
 
     def send_proof(self, data: bytes, sockaddr: Any) -> None:
         """For the resolver."""
         if not self._closed:
+            self.proof_is_last = True
             with contextlib.suppress(OSError):  # it is repeated
                 self._sock.sendto(data, sockaddr)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 from tests.roles import LOCAL
@@ -130,3 +131,41 @@ async def what_a_datagram_endpoint_tells(stage: Stage) -> None:
     stage.note("peer", near.transport.get_extra_info("peername") == far.transport.get_extra_info("sockname"))
     stage.note("size", near.transport.get_write_buffer_size())
     await both_close(stage, near, far)
+
+
+async def send_until_refused(stage: Stage, near: Any) -> None:
+    """Send to a port that nobody has; what error_received() got in the end."""
+    refused = ("error", "ConnectionRefusedError")
+
+    def told() -> bool:
+        near.transport.sendto(b"in vain")
+        return refused in near.events
+
+    await stage.until(told)
+    await stage.turns()  # what was sent last is refused, too
+    stage.note("closing", near.transport.is_closing())
+    near.transport.close()
+    await stage.until(lambda: near.ended)
+    near.events[:] = [event for i, event in enumerate(near.events) if near.events.index(event) == i]
+
+
+@behaviour
+async def datagrams_to_a_closed_port(stage: Stage) -> None:
+    """A port that nobody has: ConnectionRefusedError at error_received(), and the endpoint goes on."""
+    with socket.socket(type=socket.SOCK_DGRAM) as free:
+        free.bind((LOCAL, 0))
+        address = free.getsockname()
+    _, near = await stage.client.create_datagram_endpoint(
+        lambda: Datagrams(stage, "near"), remote_addr=address
+    )
+    await send_until_refused(stage, near)
+
+
+@behaviour
+async def datagrams_to_a_peer_that_has_closed(stage: Stage) -> None:
+    """The same behind a datagram that arrived: the peer's endpoint is closed then."""
+    near, far = await pair(stage)
+    near.transport.sendto(b"question")
+    await stage.until(lambda: far.sender)
+    await both_close(stage, far)
+    await send_until_refused(stage, near)
