@@ -113,6 +113,7 @@ class VerbsError(AioRdmaError, OSError):
     """
 
     def __init__(self, errno: int, operation: str, detail: str = "") -> None:
+        errno = abs(errno)  # qedr, siw and erdma return it negative from ibv_post_send and ibv_post_recv
         reason = os.strerror(errno) if errno else "failed without an error number"
         notes = "; ".join(note for note in (detail, remedy(errno)) if note)
         OSError.__init__(self, errno, f"{operation}: {reason}" + (f" ({notes})" if notes else ""))

@@ -1,6 +1,7 @@
 """Errors: what they say, that they travel between processes, and how they are translated at the borders."""
 
 import errno
+import os
 import pickle
 
 import anyio
@@ -37,6 +38,12 @@ def test_verbs_error_is_an_oserror_with_operation() -> None:
     assert error.errno == errno.ENOMEM
     assert "ibv_reg_mr" in str(error)
     assert "4 MiB" in str(error)
+
+
+def test_verbs_error_has_the_errno_of_providers_that_return_it_negative() -> None:
+    error = errors.VerbsError(-errno.ENOMEM, "ibv_post_send")
+    assert error.errno == errno.ENOMEM
+    assert os.strerror(errno.ENOMEM) in str(error)
 
 
 def test_completion_error_names_the_status() -> None:
