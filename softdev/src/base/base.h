@@ -162,6 +162,8 @@ bool soft_fault_hit(enum soft_fault kind);
 /* A number that depends on the seed, and on how many were drawn before. */
 uint64_t soft_fault_draw(void);
 void soft_fault_seed(uint64_t seed);
+/* The n-th draw by the same seed that another user of it makes, who counts by itself. */
+uint64_t soft_seed_draw(uint64_t n);
 /* The probability, of 2^53. */
 void soft_fault_set(enum soft_fault kind, uint64_t threshold);
 /* The kind of that name, or -1; the name; how often it has happened. */

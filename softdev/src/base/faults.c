@@ -33,15 +33,24 @@ enum { SCALE_BITS = 53 };
 static _Atomic(uint64_t) thresholds[SOFT_FAULT_KINDS]; /* of 2^53 */
 static _Atomic(uint64_t) hits[SOFT_FAULT_KINDS];
 static _Atomic(uint64_t) counter;
+static _Atomic(uint64_t) seeded;
 
 /* splitmix64: the n-th draw depends on seed and n only. */
-uint64_t soft_fault_draw(void)
+static uint64_t mix(uint64_t n)
 {
-	uint64_t n = atomic_fetch_add(&counter, UINT64_C(0x9e3779b97f4a7c15));
-
 	n = (n ^ (n >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
 	n = (n ^ (n >> 27)) * UINT64_C(0x94d049bb133111eb);
 	return n ^ (n >> 31);
+}
+
+uint64_t soft_fault_draw(void)
+{
+	return mix(atomic_fetch_add(&counter, UINT64_C(0x9e3779b97f4a7c15)));
+}
+
+uint64_t soft_seed_draw(uint64_t n)
+{
+	return mix(atomic_load_explicit(&seeded, memory_order_relaxed) + (n + 1) * UINT64_C(0x9e3779b97f4a7c15));
 }
 
 bool soft_fault_hit(enum soft_fault kind)
@@ -75,6 +84,7 @@ uint64_t soft_fault_hits(enum soft_fault kind)
 void soft_fault_seed(uint64_t seed)
 {
 	atomic_store(&counter, seed);
+	atomic_store(&seeded, seed);
 }
 
 void soft_fault_set(enum soft_fault kind, uint64_t threshold)

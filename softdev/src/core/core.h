@@ -41,8 +41,12 @@ enum soft_wait {
 	SOFT_WAIT_FENCE,    /* earlier READ or atomic not complete */
 	SOFT_WAIT_TURN,     /* a long WR: goes on when others had their turn */
 	SOFT_WAIT_DATAGRAM, /* UD: lane not there, or full; dropped after a while */
+	SOFT_WAIT_DEPTH,    /* max_rd_atomic 0, and a personality that never carries it out */
 	SOFT_WAIT_ERROR,    /* the WR at sq_next has failed; earlier ones complete first */
 };
+
+/* The status of a posted WR that waits so; no enum ibv_wc_status. */
+enum { SOFT_WC_NEVER = 255 };
 
 enum soft_wqe_state {
 	SOFT_WQE_POSTED,
@@ -367,6 +371,10 @@ bool soft_cq_rearm(struct soft_cq *cq);
 uint32_t soft_qp_draw(struct soft_qp *qp);
 /* Bits of enum ibv_wr_opcode: what a queue pair of this type may be asked to send. */
 uint32_t soft_ops_allowed(enum ibv_qp_type type);
+/* Of these, what posting need not look at more closely: depends on its attributes. */
+uint32_t soft_ops_now(const struct soft_qp *qp);
+/* What a post function returns for this errno. */
+int soft_error_returned(int err);
 /* The path of a QP that is not connected. */
 const struct soft_path_ops *soft_qp_first_path(const struct soft_qp *qp);
 /* Moves to ERR and flushes both queues. No QP lock held. */
@@ -452,6 +460,21 @@ bool soft_rx_atomic(uint8_t opcode, char *at, uint64_t compare_add, uint64_t swa
 int soft_rx_missing(struct soft_qp *qp, struct soft_after *after);
 /* Counts for softdev_rnr(). */
 void soft_count_rnr(void);
+
+/* ---- placement.c: the pieces of a message, in the order in which they are placed. A QP lock held. ------- */
+
+struct soft_order {
+	uint32_t length, size, pieces, left, at, step;
+};
+/* Whether WRITEs to memory registered with that access have none; to the memory of that key. */
+bool soft_any_order(uint32_t access);
+bool soft_is_loose(uint32_t rkey);
+void soft_order_begin(struct soft_order *o, struct soft_qp *qp, uint32_t length);
+bool soft_order_next(struct soft_order *o, uint32_t *offset, uint32_t *n);
+/* Whether the next WRITE is placed before this one. */
+bool soft_order_early(struct soft_qp *qp);
+/* Copies in such an order. False: the memory is not there, or may not be written. */
+bool soft_place(struct soft_qp *qp, char *to, const char *from, uint32_t n);
 
 /* ---- ud.c ------------------------------------------------------------------------------------------- */
 

@@ -84,8 +84,26 @@ static int copy(struct soft_qp *b, struct soft_wqe *wqe, const struct piece *pie
 	return 0;
 }
 
+/* The next n bytes of a WRITE, in any order. */
+static int scatter(struct soft_qp *qp, struct soft_qp *b, struct soft_wqe *wqe, const struct piece *pieces, char *at,
+		   uint32_t n, struct soft_after *after)
+{
+	const uint32_t begin = wqe->offset;
+	struct soft_order order;
+	uint32_t offset, part;
+	int status = 0;
+
+	soft_order_begin(&order, qp, n);
+	while (!status && soft_order_next(&order, &offset, &part)) {
+		wqe->offset = begin + offset;
+		status = copy(b, wqe, pieces, at, part, after);
+	}
+	wqe->offset = begin + n;
+	return status;
+}
+
 /* A READ or WRITE, of its next n bytes, or an atomic. */
-static int reach(struct soft_qp *b, struct soft_wqe *wqe, const struct piece *pieces, uint32_t n,
+static int reach(struct soft_qp *qp, struct soft_qp *b, struct soft_wqe *wqe, const struct piece *pieces, uint32_t n,
 		 struct soft_after *after)
 {
 	int status = 0;
@@ -105,6 +123,8 @@ static int reach(struct soft_qp *b, struct soft_wqe *wqe, const struct piece *pi
 		}
 		return 0;
 	}
+	if (soft_unlikely(soft_unordered) && wqe->opcode != IBV_WR_RDMA_READ && soft_is_loose(wqe->rkey))
+		return scatter(qp, b, wqe, pieces, at, n, after);
 	return copy(b, wqe, pieces, at, n, after);
 }
 
@@ -148,7 +168,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 	bool one_sided = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM || fetch;
 	bool receives = wqe->opcode != IBV_WR_RDMA_WRITE && !fetch;
 	if (soft_unlikely(one_sided && wqe->length - wqe->offset > SOFT_TURN_BYTES)) {
-		status = reach(b, wqe, pieces, SOFT_TURN_BYTES, after);
+		status = reach(qp, b, wqe, pieces, SOFT_TURN_BYTES, after);
 		soft_unlock(&b->rq_lock);
 		if (!status)
 			return soft_sq_yield(qp);
@@ -173,7 +193,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		return SOFT_RUN_WAIT;
 	}
 	if (one_sided)
-		status = reach(b, wqe, pieces, wqe->length - wqe->offset, after);
+		status = reach(qp, b, wqe, pieces, wqe->length - wqe->offset, after);
 	if (receives) {
 		if (!status)
 			status = receive(b, qp, wqe, pieces, after);
@@ -186,6 +206,27 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 	return SOFT_RUN_DONE;
 }
 
+static void early(struct soft_qp *qp, struct soft_wqe *wqe)
+{
+	struct soft_qp *b = soft_qp_find(qp->attr.dest_qp_num);
+
+	if (!b || !soft_is_loose(wqe->rkey))
+		return;
+	soft_lock(&b->rq_lock);
+	if (soft_receives(soft_state(b)) && b->attr.dest_qp_num == qp->qp.qp_num && b->qp.qp_type == qp->qp.qp_type &&
+	    b->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) {
+		char *at = soft_remote_addr(b, wqe->rkey, wqe->raddr, wqe->length, IBV_ACCESS_REMOTE_WRITE);
+		struct soft_order order;
+		uint32_t offset, part;
+
+		soft_order_begin(&order, qp, wqe->length);
+		while (at && soft_order_next(&order, &offset, &part))
+			if (!soft_wqe_gather(qp, wqe, offset, at + offset, part))
+				break;
+	}
+	soft_unlock(&b->rq_lock);
+}
+
 /* A requester of this process may be waiting for this QP to become ready. */
 static void connected(struct soft_qp *qp, struct soft_after *after)
 {
@@ -195,4 +236,4 @@ static void connected(struct soft_qp *qp, struct soft_after *after)
 		soft_after_pump(after, peer);
 }
 
-const struct soft_path_ops soft_local_path = { .run = run, .connected = connected };
+const struct soft_path_ops soft_local_path = { .run = run, .early = early, .connected = connected };

@@ -29,6 +29,11 @@ struct soft_path_ops {
 	/* Carries out or sends a work request; never NULL. Numbers what it sends by ++qp->issued. */
 	enum soft_run (*run)(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after);
 	/*
+	 * Places the bytes of a WRITE that is not posted yet, if it can: run() does it again, and decides. For a
+	 * personality that keeps no order between messages.
+	 */
+	void (*early)(struct soft_qp *qp, struct soft_wqe *wqe);
+	/*
 	 * Sends what run() has queued (qp->unsent): once for all WRs of a post, and whenever more may be sent. True:
 	 * some may be complete.
 	 */

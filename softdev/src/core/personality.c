@@ -13,6 +13,7 @@
 
 static struct soft_personality chosen;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+bool soft_unordered;
 
 /* A card's limits may be above what the device can do. */
 static void clamp(struct soft_personality *p)
@@ -50,6 +51,16 @@ static void clamp(struct soft_personality *p)
 	p->iwarp = wanted.iwarp;
 	p->by_cm = wanted.by_cm;
 	p->loopback = wanted.loopback;
+	p->sge_error = wanted.sge_error;
+	p->recv_sge_error = wanted.recv_sge_error;
+	p->inline_error = wanted.inline_error;
+	p->early_error = wanted.early_error;
+	p->late_error = wanted.late_error;
+	p->late_recv_error = wanted.late_recv_error;
+	p->negative_errors = wanted.negative_errors;
+	p->signaled_only = wanted.signaled_only;
+	p->no_reads = wanted.no_reads;
+	p->placement = wanted.placement;
 }
 
 static void choose(void)
@@ -66,6 +77,7 @@ static void choose(void)
 	if (n < all) {
 		NAMES[n].read(&chosen);
 		clamp(&chosen);
+		soft_unordered = strcmp(chosen.placement, "ordered") != 0;
 		return;
 	}
 	fprintf(stderr, "softdev: SOFTDEV_PERSONALITY=\"%s\" is not known, so it is soft; there are:", said);

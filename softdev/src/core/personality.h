@@ -17,7 +17,14 @@ struct soft_personality {
 	uint32_t max_rd_atomic;
 	const char *atomics;
 	bool cqe_less_one, rc, uc, ud, immediate, iwarp, by_cm, loopback;
+	/* manners */
+	uint32_t sge_error, recv_sge_error, inline_error, early_error, late_error, late_recv_error;
+	bool negative_errors, signaled_only;
+	const char *no_reads, *placement;
 };
+
+/* Whether WRITEs may be placed in any order, at least in memory that allows it. Set before there is a queue pair. */
+extern bool soft_unordered;
 
 /* Never NULL. A name that there is not is said on standard error, once, and the device is itself. */
 const struct soft_personality *soft_personality(void);

@@ -375,8 +375,12 @@ static bool fetches_pending(struct soft_qp *qp)
 
 static enum soft_run carry_out(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
 {
-	if (soft_unlikely(wqe->status != IBV_WC_SUCCESS))
-		return SOFT_RUN_DONE;
+	if (soft_unlikely(wqe->status != IBV_WC_SUCCESS)) {
+		if (wqe->status != SOFT_WC_NEVER)
+			return SOFT_RUN_DONE;
+		qp->wait = SOFT_WAIT_DEPTH;
+		return SOFT_RUN_WAIT;
+	}
 	enum soft_run stopped;
 	if (soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)) &&
 	    soft_fault_stops(qp, wqe, &stopped))
@@ -454,14 +458,55 @@ uint32_t soft_ops_allowed(enum ibv_qp_type type)
 	return ops;
 }
 
+uint32_t soft_ops_now(const struct soft_qp *qp)
+{
+	const uint32_t ops = soft_ops_allowed(qp->qp.qp_type);
+
+	if (soft_personality()->signaled_only)
+		return 0;
+	return qp->attr.max_rd_atomic || qp->qp.qp_type != IBV_QPT_RC ? ops : ops & ~(uint32_t)FETCH_OPS;
+}
+
+/* READs and atomics of a queue pair that may have none in flight. */
+static bool has_no_depth(const struct soft_qp *qp, uint8_t opcode)
+{
+	return has_op(FETCH_OPS, opcode) && !qp->attr.max_rd_atomic;
+}
+
+/* A request that soft_ops_now() does not have: 0, or errno, as the personality takes it. */
+static int unusual(const struct soft_qp *qp, const struct ibv_send_wr *wr)
+{
+	enum { FLAGS = IBV_SEND_SIGNALED | IBV_SEND_INLINE };
+	const struct soft_personality *are = soft_personality();
+
+	if ((unsigned)wr->opcode > 31 || !has_op(soft_ops_allowed(qp->qp.qp_type), (uint8_t)wr->opcode))
+		return EINVAL;
+	if (has_no_depth(qp, (uint8_t)wr->opcode) && !strcmp(are->no_reads, "refused"))
+		return EINVAL;
+	if (are->signaled_only &&
+	    (wr->send_flags & ~(unsigned)FLAGS || !(wr->send_flags & IBV_SEND_SIGNALED || qp->sq_sig_all)))
+		return EINVAL;
+	return 0;
+}
+
+int soft_error_returned(int err)
+{
+	return soft_personality()->negative_errors ? -err : err;
+}
+
 static int check(const struct soft_qp *qp, const struct ibv_send_wr *wr, uint64_t length)
 {
-	if (soft_unlikely((unsigned)wr->opcode > 31 || !has_op(qp->allowed, (uint8_t)wr->opcode)))
-		return EINVAL;
+	if (soft_unlikely((unsigned)wr->opcode > 31 || !has_op(qp->allowed, (uint8_t)wr->opcode))) {
+		int err = unusual(qp, wr);
+		if (err)
+			return err;
+	}
 	if (soft_unlikely(length > SOFT_MAX_MSG))
 		return EINVAL;
 	if (wr->send_flags & IBV_SEND_INLINE) {
-		if (soft_unlikely(length > qp->cap.max_inline_data || !has_op(INLINE_OPS, (uint8_t)wr->opcode)))
+		if (soft_unlikely(length > qp->cap.max_inline_data))
+			return (int)soft_personality()->inline_error;
+		if (soft_unlikely(!has_op(INLINE_OPS, (uint8_t)wr->opcode)))
 			return EINVAL;
 	}
 	if (soft_unlikely(has_op(ATOMIC_OPS, (uint8_t)wr->opcode) && length != 8))
@@ -478,6 +523,15 @@ static bool may_land(const struct ibv_send_wr *wr)
 			return false;
 	}
 	return true;
+}
+
+/* A READ or atomic has an answer, for which there must be room in the queue pair and in memory. */
+static void look_at_answer(const struct soft_qp *qp, struct soft_wqe *wqe, const struct ibv_send_wr *wr)
+{
+	if (wqe->opcode == IBV_WR_RDMA_READ && soft_iwarp() && !may_land(wr))
+		wqe->status = IBV_WC_LOC_PROT_ERR;
+	else if (has_no_depth(qp, wqe->opcode) && !strcmp(soft_personality()->no_reads, "never"))
+		wqe->status = SOFT_WC_NEVER;
 }
 
 static void fill(struct soft_qp *qp, struct soft_wqe *wqe, const struct ibv_send_wr *wr, uint32_t length)
@@ -520,9 +574,9 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 	uint64_t length = 0;
 
 	if (soft_unlikely(state < IBV_QPS_RTS))
-		return EINVAL;
+		return (int)soft_personality()->early_error;
 	if (soft_unlikely(wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge))
-		return EINVAL;
+		return (int)soft_personality()->sge_error;
 	if (soft_unlikely(!soft_sq_has_room(qp, 1)))
 		return ENOMEM;
 	bool bare = wr->opcode == IBV_WR_BIND_MW || wr->opcode == IBV_WR_LOCAL_INV;
@@ -536,11 +590,15 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 	fill(qp, wqe, wr, (uint32_t)length);
 	if (bare)
 		wqe->num_sge = 0;
-	if (soft_unlikely(wqe->opcode == IBV_WR_RDMA_READ && soft_iwarp() && !may_land(wr)))
-		wqe->status = IBV_WC_LOC_PROT_ERR;
+	if (soft_unlikely(has_op(FETCH_OPS, wqe->opcode)))
+		look_at_answer(qp, wqe, wr);
 	qp->sq_tail++;
 	bool write = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 	if (soft_unlikely(state == IBV_QPS_ERR || state == IBV_QPS_SQE)) {
+		if (soft_personality()->late_error) {
+			qp->sq_tail--;
+			return (int)soft_personality()->late_error;
+		}
 		qp->astray += write;
 		complete(qp, qp->sq_tail - 1, IBV_WC_WR_FLUSH_ERR);
 		qp->sq_head = qp->sq_next = qp->sq_tail;
@@ -629,6 +687,24 @@ SOFT_EXPORT int softdev_left_whole(struct ibv_qp *ibqp)
 	return qp->path->say && soft_receives(soft_state(qp)) ? -1 : 0;
 }
 
+/* The next of several is placed first, perhaps. */
+static void place_early(struct soft_qp *qp, const struct ibv_send_wr *wr)
+{
+	struct soft_wqe wqe = { 0 };
+	uint64_t length = 0;
+
+	if (wr->opcode != IBV_WR_RDMA_WRITE || !qp->path->early || soft_state(qp) != IBV_QPS_RTS ||
+	    qp->wait != SOFT_RUN || qp->sq_next != qp->sq_tail || wr->num_sge < 0 ||
+	    (uint32_t)wr->num_sge > qp->cap.max_send_sge)
+		return;
+	for (int i = 0; i < wr->num_sge; i++)
+		length += wr->sg_list[i].length;
+	if (!length || check(qp, wr, length) || !soft_order_early(qp))
+		return;
+	fill(qp, &wqe, wr, (uint32_t)length);
+	qp->path->early(qp, &wqe);
+}
+
 int soft_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct soft_qp *qp = to_qp(ibqp);
@@ -637,12 +713,16 @@ int soft_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_
 
 	soft_lock(&qp->sq_lock);
 	for (; wr; wr = wr->next) {
+		if (wr->next && soft_unlikely(soft_unordered))
+			place_early(qp, wr->next);
 		err = post_one(qp, wr, &after);
 		if (soft_unlikely(err)) {
 			*bad = wr;
 			break;
 		}
 	}
+	if (soft_unlikely(err))
+		err = soft_error_returned(err);
 	if (qp->unsent) {
 		const bool last = atomic_load_explicit(&qp->holds, memory_order_relaxed) == SOFT_HOLDS_LAST;
 		if (soft_unlikely(last))

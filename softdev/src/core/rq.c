@@ -33,7 +33,7 @@ static int append(struct soft_rq *rq, const struct ibv_recv_wr *wr)
 	if (rq->tail - rq->head >= rq->limit)
 		return ENOMEM;
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
-		return EINVAL;
+		return (int)soft_personality()->recv_sge_error;
 	struct soft_rwqe *wqe = soft_rq_at(rq, rq->tail);
 	wqe->wr_id = wr->wr_id;
 	wqe->num_sge = (uint32_t)wr->num_sge;
@@ -69,15 +69,17 @@ int soft_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_
 
 	soft_lock(&qp->rq_lock);
 	uint32_t state = soft_state(qp);
-	if (soft_unlikely(qp->srq || state == IBV_QPS_RESET))
-		err = EINVAL;
+	if (soft_unlikely(qp->srq || state - IBV_QPS_INIT > IBV_QPS_SQE - IBV_QPS_INIT)) /* RESET, ERR */
+		err = qp->srq || state == IBV_QPS_RESET ? EINVAL : (int)soft_personality()->late_recv_error;
 	for (; !err && wr; wr = wr->next) {
 		err = append(&qp->rq, wr);
 		if (err)
 			break;
 	}
-	if (soft_unlikely(err))
+	if (soft_unlikely(err)) {
 		*bad = wr;
+		err = soft_error_returned(err);
+	}
 	if (soft_unlikely(state == IBV_QPS_ERR))
 		soft_rq_flush(qp);
 	bool starved = atomic_load_explicit(&qp->starved, memory_order_relaxed);
@@ -163,6 +165,7 @@ int soft_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv
 		err = append(&srq->rq, wr);
 		if (err) {
 			*bad = wr;
+			err = soft_error_returned(err);
 			break;
 		}
 	}

@@ -111,7 +111,7 @@ void soft_roce_rts(struct soft_qp *qp, bool first)
 
 	ask->retry_cnt = attr->retry_cnt;
 	ask->rnr_retry = attr->rnr_retry;
-	ask->max_fetches = attr->max_rd_atomic;
+	ask->max_fetches = attr->max_rd_atomic ? attr->max_rd_atomic : 1; /* what is posted all the same */
 	ask->timeout_ns = attr->timeout ? UINT64_C(4096) << attr->timeout : 0;
 	if (first)
 		roce_ask_start(ask, attr->sq_psn & ROCE_24);

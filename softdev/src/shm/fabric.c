@@ -18,6 +18,7 @@ static void connected(struct soft_qp *qp, struct soft_after *after)
 
 const struct soft_path_ops soft_shm_path = {
 	.run = soft_out_run,
+	.early = soft_out_early,
 	.push = soft_out_flush,
 	.collect = soft_out_collect,
 	.kick = soft_out_kick,

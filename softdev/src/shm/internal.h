@@ -65,6 +65,7 @@ void soft_lanes_drop(struct soft_qp *qp);
 
 /* ---- lane_requester.c: sq_lock held ----------------------------------------------------------------- */
 
+void soft_out_early(struct soft_qp *qp, struct soft_wqe *wqe);
 enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after);
 /* Rings the responder's door for records added since the last call. */
 bool soft_out_flush(struct soft_qp *qp);

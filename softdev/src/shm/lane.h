@@ -185,6 +185,8 @@ void soft_event_release(struct soft_link *link, struct soft_event *event);
 /* A region of the peer that its owner allowed this process to map. */
 struct soft_reg {
 	uint32_t rkey, access;
+	uint32_t
+		loose; /* the same rights: in which order WRITEs are placed does not matter, and access has none to write */
 	uint32_t gate; /* of the lane when the rights were checked */
 	uint64_t base, length;
 	uint64_t serial; /* valid while the peer's key table has the same serial */

@@ -313,6 +313,23 @@ static enum direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe, cons
 	return DIRECT_NO; /* the responder carries it out, or reports the error */
 }
 
+/* The same, in any order. */
+static enum direct loosely_through_kernel(struct soft_qp *qp, const struct soft_wqe *wqe, const struct soft_reg *r,
+					  uint32_t n)
+{
+	struct soft_wqe piece = *wqe;
+	enum direct done = DIRECT_DONE;
+	struct soft_order order;
+	uint32_t offset, part;
+
+	soft_order_begin(&order, qp, n);
+	while (done == DIRECT_DONE && soft_order_next(&order, &offset, &part)) {
+		piece.offset = wqe->offset + offset;
+		done = through_kernel(qp, &piece, r, IBV_ACCESS_REMOTE_WRITE, part);
+	}
+	return done;
+}
+
 /*
  * Hazard: the owner withdraws the key (or closes the gate) and then looks whether we are inside; we say so and then
  * look at both. All seq_cst: either the owner sees us inside, or we see that the key is gone.
@@ -339,11 +356,31 @@ static bool leave(struct soft_out *o, struct soft_reg *r)
 	return false;
 }
 
+/* Whether the memory is not what the request needs, with these rights to it. */
+static bool unfit(const struct soft_reg *r, const struct soft_wqe *wqe, uint32_t rights, uint32_t access)
+{
+	return (!r->at && !r->remote) || (rights & access) != access || wqe->raddr < r->base ||
+	       wqe->length > r->length || wqe->raddr - r->base > r->length - wqe->length;
+}
+
+/* The next n bytes of a WRITE, in any order. */
+static bool gather_loosely(struct soft_qp *qp, const struct soft_wqe *wqe, char *at, uint32_t n)
+{
+	struct soft_order order;
+	uint32_t offset, part;
+
+	soft_order_begin(&order, qp, n);
+	while (soft_order_next(&order, &offset, &part))
+		if (!soft_wqe_gather(qp, wqe, wqe->offset + offset, at + offset, part))
+			return false;
+	return true;
+}
+
 static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t access)
 {
 	struct soft_out *o = qp->out;
 	struct soft_reg *r = soft_reg_place(o, wqe->rkey);
-	bool ok = true;
+	bool ok = true, loosely = false;
 
 	if (soft_unlikely(!wqe->length))
 		return DIRECT_NO;
@@ -351,9 +388,11 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 		ask(qp, wqe->rkey);
 		return DIRECT_NO;
 	}
-	if (soft_unlikely((!r->at && !r->remote) || (r->access & access) != access || wqe->raddr < r->base ||
-			  wqe->length > r->length || wqe->raddr - r->base > r->length - wqe->length))
-		return DIRECT_NO;
+	if (soft_unlikely(unfit(r, wqe, r->access, access))) {
+		loosely = access == IBV_ACCESS_REMOTE_WRITE && r->loose && !unfit(r, wqe, r->loose, access);
+		if (!loosely)
+			return DIRECT_NO;
+	}
 	if (soft_unlikely(o->staged > qp->acked)) {
 		qp->acked = atomic_load_explicit(&o->seg->acked, memory_order_acquire);
 		if (o->staged > qp->acked)
@@ -367,14 +406,16 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 	if (soft_unlikely(!enter(o, r, wqe->raddr + wqe->offset, n)))
 		return DIRECT_NO;
 	if (soft_unlikely(!r->at)) {
-		enum direct done = through_kernel(qp, wqe, r, access, n);
+		enum direct done =
+			loosely ? loosely_through_kernel(qp, wqe, r, n) : through_kernel(qp, wqe, r, access, n);
 		if (!leave(o, r) && done == DIRECT_DONE)
 			return DIRECT_NO;
 		return done == DIRECT_DONE && n < left ? DIRECT_MORE : done;
 	}
 	char *at = r->at + (wqe->raddr - r->base) + wqe->offset;
 	if (access == IBV_ACCESS_REMOTE_WRITE) {
-		ok = soft_wqe_gather(qp, wqe, wqe->offset, at, n);
+		ok = soft_unlikely(loosely) ? gather_loosely(qp, wqe, at, n) :
+					      soft_wqe_gather(qp, wqe, wqe->offset, at, n);
 	} else if (access == IBV_ACCESS_REMOTE_READ) {
 		ok = soft_wqe_scatter(qp, wqe, wqe->offset, at, n);
 	} else {
@@ -512,6 +553,18 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe)
 		break;
 	}
 	return access == IBV_ACCESS_REMOTE_WRITE ? stream(qp, wqe, true) : fetch(qp, wqe);
+}
+
+void soft_out_early(struct soft_qp *qp, struct soft_wqe *wqe)
+{
+	struct soft_out *o = qp->out;
+
+	if (!o || o->dead || !atomic_load_explicit(&o->seg->gate, memory_order_relaxed) ||
+	    atomic_load_explicit(&o->seg->cut, memory_order_relaxed))
+		return;
+	const struct soft_reg *r = soft_reg_elsewhere(o, wqe->rkey);
+	if (r && r->loose)
+		direct(qp, wqe, IBV_ACCESS_REMOTE_WRITE);
 }
 
 enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)

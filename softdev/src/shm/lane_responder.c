@@ -186,7 +186,9 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 		qp->current = NULL;
 		return nak(qp, status);
 	}
-	if (soft_unlikely(!soft_rx_copy(at, payload, rec->length))) {
+	if (soft_unlikely(!(soft_unordered && rec->length && soft_is_loose(reth->rkey) ?
+				    soft_place(qp, at, payload, rec->length) :
+				    soft_rx_copy(at, payload, rec->length)))) {
 		qp->current = NULL;
 		return nak(qp, soft_rx_missing(qp, after));
 	}

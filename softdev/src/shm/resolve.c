@@ -76,7 +76,7 @@ bool soft_resolve_question(struct soft_link *link, const struct soft_message *ms
 		answer.serial = atomic_load(&r->serial);
 		fd = access ? slab_fd(r, access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) : -1;
 		if (access) {
-			answer.access = access;
+			answer.access = access | (r->access & IBV_ACCESS_RELAXED_ORDERING);
 			answer.gate = qp->in->gate;
 			answer.base = r->base;
 			answer.length = r->length;
@@ -214,11 +214,13 @@ bool soft_resolve_answer(struct soft_link *link, const struct soft_message *msg,
 		if (map && (msg->slab_offset > map->length || msg->length > map->length - msg->slab_offset))
 			return false;
 	}
+	const uint32_t loose = soft_any_order(msg->access) ? msg->access : 0;
 	soft_lock(&qp->sq_lock);
 	if (qp->out && qp->out->link == link && atomic_load(&qp->attempt) == msg->attempt) {
 		*reg_for(qp->out, msg->rkey) = (struct soft_reg){
 			.rkey = msg->rkey,
-			.access = msg->access,
+			.access = loose ? loose & ~(uint32_t)IBV_ACCESS_REMOTE_WRITE : msg->access,
+			.loose = loose,
 			.gate = msg->gate,
 			.base = msg->base,
 			.length = msg->length,

@@ -136,7 +136,7 @@ static int region_check(void *addr, size_t length, uint64_t iova, unsigned acces
 static void region_fill(struct soft_region *r, struct soft_pd *pd, void *addr, size_t length, uint64_t iova,
 			unsigned access)
 {
-	r->access = access & (unsigned)MR_ACCESS;
+	r->access = access & ((unsigned)MR_ACCESS | IBV_ACCESS_RELAXED_ORDERING);
 	r->base = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
 	r->length = length;
 	r->host = addr;

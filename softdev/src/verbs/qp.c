@@ -54,6 +54,7 @@ static void qp_clear(struct soft_qp *qp)
 	qp->qp.qp_num = number;
 	memset(&qp->attr, 0, sizeof(qp->attr));
 	qp->remote = qp->met = false;
+	atomic_store(&qp->placements, 0);
 	atomic_store(&qp->holds, SOFT_HOLDS_UNKNOWN);
 	atomic_store(&qp->note, 0);
 	atomic_store(&qp->left_whole, false);
@@ -175,13 +176,13 @@ struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	soft_qp_set_state(qp, IBV_QPS_RESET);
 	qp->qp.context = context;
 	qp->qp.qp_context = attr->qp_context;
-	qp->allowed = soft_ops_allowed(attr->qp_type);
 	qp->qp.pd = pd;
 	qp->qp.send_cq = attr->send_cq;
 	qp->qp.recv_cq = attr->recv_cq;
 	qp->qp.srq = attr->srq;
 	qp->qp.handle = qp->qp.qp_num & (SOFT_MAX_QP - 1);
 	qp->qp.qp_type = attr->qp_type;
+	qp->allowed = soft_ops_now(qp);
 	qp->path = soft_qp_first_path(qp);
 	qp->srq = attr->srq ? to_srq(attr->srq) : NULL;
 	qp->cap = attr->cap;

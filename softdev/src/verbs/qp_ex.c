@@ -200,7 +200,7 @@ static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct i
 	if (!one)
 		return;
 	if (num_sge > of(qp)->cap.max_send_sge) {
-		ex->error = EINVAL;
+		ex->error = (int)soft_personality()->sge_error;
 		return;
 	}
 	if (!grow((void **)&ex->sges, &ex->sge_room, ex->sge_count, num_sge, sizeof *ex->sges)) {
@@ -234,7 +234,7 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf, const 
 	for (size_t i = 0; i < num_buf && length <= of(qp)->cap.max_inline_data; i++)
 		length += buf_list[i].length;
 	if (length > of(qp)->cap.max_inline_data) {
-		ex->error = EINVAL;
+		ex->error = (int)soft_personality()->inline_error;
 		return;
 	}
 	if (!grow((void **)&ex->bytes, &ex->byte_room, ex->byte_count, length, 1)) {

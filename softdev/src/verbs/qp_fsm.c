@@ -228,6 +228,7 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 	err = soft_state(qp) == (uint32_t)from ? 0 : EINVAL;
 	if (!err) {
 		take_values(qp, attr, mask);
+		qp->allowed = soft_ops_now(qp);
 		if (mask & IBV_QP_DEST_QPN) {
 			qp->remote = roce || attr->dest_qp_num >> SOFT_QPN_INDEX_BITS != soft_proc.slot;
 			qp->path = qp->remote ? &soft_shm_path : &soft_local_path;

@@ -1,6 +1,7 @@
 /* Planted mistakes: what two ends must agree on. */
 #include "tests/trace/mistakes.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static struct end a, b;
@@ -126,9 +127,24 @@ static void reads_without_depth(void)
     end_to_rtr(&a, &there, NULL);
     end_to_rts(&a, &there, &none);
     end_connect(&b, &here, NULL);
-    post_rdma(&a, 1, IBV_WR_RDMA_READ, 0, 8, &there, 0, IBV_SEND_SIGNALED);
-    any_wc(a.send_cq);
+    struct ibv_sge sge = end_sge(&a, 0, 8);
+    struct ibv_send_wr wr = {.wr_id = 1,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_READ,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr = {.rdma = {.remote_addr = there.addr, .rkey = there.rkey}}},
+                       *bad;
+    if (!ibv_post_send(a.qp, &wr, &bad))
+        any_wc(a.send_cq);
     pair_close(&a, &b);
+}
+
+/* The same on a card that carries them out. */
+static void reads_without_depth_on_mlx5(void)
+{
+    setenv("SOFTDEV_PERSONALITY", "mlx5", 1);
+    reads_without_depth();
 }
 
 /* A process that answers nothing any more. */
@@ -232,6 +248,7 @@ const struct mistake mistakes_pairs[] = {
     {"another packet number than the peer expects", "psn-mismatch", wrong_packet_number, false},
     {"another path MTU than the peer's", "mtu-mismatch", other_mtu, false},
     {"a READ with max_rd_atomic 0", "rd-atomic-zero", reads_without_depth, false},
+    {"a READ with max_rd_atomic 0, on mlx5", "rd-atomic-zero", reads_without_depth_on_mlx5, false},
     {"a peer that dies", "peer-gone", peer_that_dies, false},
     {"a wrong queue key", "wrong-qkey", wrong_queue_key, false},
     {"a datagram to a queue pair that is not there", "wrong-dest-qp", datagram_to_nobody, false},

@@ -91,6 +91,104 @@ static void limits(enum ibv_qp_type type, unsigned wr, unsigned send_sge, unsign
     CHECK_EQ(makes(type, &cap), EINVAL);
 }
 
+/* What posting returns for mistakes: SGEs, inline bytes, before RTS, and in ERR (to send, and to receive). */
+struct mistakes {
+    int sges, recv_sges, inlined, early, late, late_recv;
+};
+
+static int sends(struct end *end, enum ibv_wr_opcode opcode, int sges, uint32_t length, unsigned flags)
+{
+    struct ibv_sge list[2] = {end_sge(end, 0, length), end_sge(end, 0, 1)};
+    struct ibv_send_wr wr = {.wr_id = 1,
+                             .sg_list = list,
+                             .num_sge = sges,
+                             .opcode = opcode,
+                             .send_flags = flags},
+                       *bad;
+
+    wr.wr.rdma.remote_addr = (uintptr_t)end->buf;
+    wr.wr.rdma.rkey = end->mr->rkey;
+    return ibv_post_send(end->qp, &wr, &bad);
+}
+
+static int receives(struct end *end, int sges)
+{
+    struct ibv_sge list[2] = {end_sge(end, 0, 8), end_sge(end, 0, 8)};
+    struct ibv_recv_wr wr = {.wr_id = 2, .sg_list = list, .num_sge = sges}, *bad;
+
+    return ibv_post_recv(end->qp, &wr, &bad);
+}
+
+static void mistaken(struct mistakes want)
+{
+    struct end a, b;
+    const struct end_options options = {.sge = 1, .inline_bytes = 16};
+
+    pair_open(&a, &b, &options);
+    struct address here = end_address(&a), there = end_address(&b);
+    end_to_init(&a, 0);
+    end_to_rtr(&a, &there, NULL);
+    CHECK_EQ(sends(&a, IBV_WR_SEND, 1, 8, IBV_SEND_SIGNALED), want.early);
+    end_to_rts(&a, &there, NULL);
+    end_connect(&b, &here, NULL);
+    CHECK_EQ(sends(&a, IBV_WR_SEND, 2, 8, IBV_SEND_SIGNALED), want.sges);
+    CHECK_EQ(receives(&a, 2), want.recv_sges);
+    CHECK_EQ(sends(&a, IBV_WR_SEND, 1, 1000, IBV_SEND_SIGNALED | IBV_SEND_INLINE), want.inlined);
+    end_to_error(&a);
+    CHECK_EQ(sends(&a, IBV_WR_SEND, 1, 8, IBV_SEND_SIGNALED), want.late);
+    CHECK_EQ(receives(&a, 1), want.late_recv);
+    if (!want.late)
+        expect_wc(a.send_cq, 1, IBV_WC_WR_FLUSH_ERR);
+    if (!want.late_recv)
+        expect_wc(a.recv_cq, 2, IBV_WC_WR_FLUSH_ERR);
+    pair_close(&a, &b);
+}
+
+/* A READ where max_rd_atomic is 0, and a WRITE after it. */
+static void reads_without_depth(int posted, bool ends)
+{
+    struct connect_options none = CONNECT_DEFAULTS;
+    struct end a, b;
+
+    none.max_rd_atomic = 0;
+    pair_open(&a, &b, NULL);
+    struct address here = end_address(&a), there = end_address(&b);
+    end_to_init(&a, 0);
+    end_to_rtr(&a, &there, NULL);
+    end_to_rts(&a, &there, &none);
+    end_connect(&b, &here, NULL);
+    struct ibv_sge sge = end_sge(&a, 0, 8);
+    struct ibv_send_wr wr = {.wr_id = 1,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_READ,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr = {.rdma = {.remote_addr = there.addr, .rkey = there.rkey}}},
+                       *bad;
+    CHECK_EQ(ibv_post_send(a.qp, &wr, &bad), posted);
+    wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+    wr.wr.atomic.remote_addr = there.addr;
+    wr.wr.atomic.compare_add = 0;
+    wr.wr.atomic.rkey = there.rkey;
+    CHECK_EQ(ibv_post_send(a.qp, &wr, &bad), posted);
+    post_rdma(&a, 2, IBV_WR_RDMA_WRITE, 0, 8, &there, 0, IBV_SEND_SIGNALED);
+    if (ends && !posted) {
+        expect_wc(a.send_cq, 1, IBV_WC_SUCCESS);
+        expect_wc(a.send_cq, 1, IBV_WC_SUCCESS);
+    }
+    /* Within a process, what can be carried out has been when it is posted. */
+    if (ends)
+        expect_wc(a.send_cq, 2, IBV_WC_SUCCESS);
+    expect_empty(a.send_cq);
+    end_to_error(&a);
+    if (!ends) {
+        expect_wc(a.send_cq, 1, IBV_WC_WR_FLUSH_ERR);
+        expect_wc(a.send_cq, 1, IBV_WC_WR_FLUSH_ERR);
+        expect_wc(a.send_cq, 2, IBV_WC_WR_FLUSH_ERR);
+    }
+    pair_close(&a, &b);
+}
+
 static struct ibv_device_attr reported(void)
 {
     struct ibv_device_attr attr;
@@ -105,6 +203,8 @@ static void as_soft(void)
     CHECK_EQ(entries(1), 64);
     CHECK_EQ(entries(65), 128);
     limits(IBV_QPT_RC, 16384, 32, 32, 1 << 20);
+    mistaken((struct mistakes){.sges = EINVAL, .recv_sges = EINVAL, .inlined = EINVAL, .early = EINVAL});
+    reads_without_depth(EINVAL, true);
 }
 
 static void as_mlx5(void)
@@ -121,6 +221,8 @@ static void as_mlx5(void)
     limits(IBV_QPT_RC, 16384, 30, 30, 1 << 20);
     CHECK_EQ(shared_receives(16384, 31), 0);
     CHECK_EQ(shared_receives(16384, 32), EINVAL);
+    mistaken((struct mistakes){.sges = ENOMEM, .recv_sges = EINVAL, .inlined = ENOMEM, .early = ENOMEM});
+    reads_without_depth(0, true);
 }
 
 static void as_irdma(void)
@@ -143,6 +245,7 @@ static void as_qedr(void)
     limits(IBV_QPT_RC, 16384, 4, 4, 1 << 20);
     CHECK(!(reported().device_cap_flags & (IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B)));
     CHECK(!ibv_alloc_mw(pd, IBV_MW_TYPE_2) && errno == EOPNOTSUPP);
+    mistaken((struct mistakes){.sges = -EINVAL, .recv_sges = -ENOMEM, .inlined = -EINVAL, .early = -EINVAL});
 }
 
 static void as_erdma(void)
@@ -179,11 +282,19 @@ static void as_efa(void)
                        *bad;
 
     CHECK(ah);
+    wr.send_flags = 0;
+    CHECK_EQ(ibv_post_send(a.qp, &wr, &bad), EINVAL);
+    wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
+    CHECK_EQ(ibv_post_send(a.qp, &wr, &bad), EINVAL);
+    wr.send_flags = IBV_SEND_SIGNALED;
     post_recv(&b, 1, 0, 1000);
     OK(ibv_post_send(a.qp, &wr, &bad));
     expect_wc(a.send_cq, 5, IBV_WC_SUCCESS);
     /* Within a process, a datagram has arrived when its completion is there (core/test_ud.c). */
     expect_empty(b.recv_cq);
+    end_to_error(&a);
+    CHECK_EQ(ibv_post_send(a.qp, &wr, &bad), EINVAL);
+    CHECK_EQ(receives(&a, 1), EINVAL);
     OK(ibv_destroy_ah(ah));
     pair_close(&a, &b);
 }
@@ -193,6 +304,7 @@ static void as_rxe(void)
     CHECK_EQ(reported().max_cqe, 32767);
     CHECK_EQ(entries(32767), 32767);
     CHECK_EQ(entries(32768), -1);
+    reads_without_depth(0, false);
 }
 
 static void as_iwarp(void)

@@ -106,7 +106,7 @@ void rule_reads(struct findings *to, const struct story *s)
 		if (qp->seen & IBV_QP_MAX_QP_RD_ATOMIC && !qp->is.max_rd_atomic)
 			found(to, s, "rd-atomic-zero", WRONG, item_at(s, i)->ns, qp->object,
 			      "%s was posted to QP 0x%x, whose max_rd_atomic is 0: it may not have a single READ or "
-			      "atomic operation under way. Cards refuse the request or never complete it.",
+			      "atomic operation under way. Some cards refuse it, and some never complete it.",
 			      trace_an_opcode(r->wr.opcode), qp->number);
 	}
 }

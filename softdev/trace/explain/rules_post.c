@@ -67,6 +67,12 @@ static bool sends_limits(struct findings *to, const struct story *s, const struc
 		found(to, s, "opcode-not-allowed", FAILED, item->ns, qp->object,
 		      "%s was refused (%s): QP 0x%x is %s, and %s queue pairs have no such operation.", what, why,
 		      qp->number, trace_qp_type_name(qp->caps.type), trace_qp_type_name(qp->caps.type));
+	} else if ((atomic || wr->opcode == IBV_WR_RDMA_READ) && qp->seen & IBV_QP_MAX_QP_RD_ATOMIC &&
+		   !qp->is.max_rd_atomic) {
+		found(to, s, "rd-atomic-zero", FAILED, item->ns, qp->object,
+		      "%s was refused (%s): max_rd_atomic of QP 0x%x is 0, so it may not have a single READ or atomic "
+		      "operation under way. Set it in modify_qp to RTS.",
+		      what, why, qp->number);
 	} else if (atomic && wr->length != 8) {
 		found(to, s, "atomic-length", FAILED, item->ns, qp->object,
 		      "%s with %u bytes was refused (%s): atomic operations return exactly 8.", what, wr->length, why);
