@@ -416,6 +416,8 @@ static inline bool soft_sq_has_room(struct soft_qp *qp, size_t count)
 {
 	return qp->sq_tail - atomic_load_explicit(&qp->sq_polled, memory_order_relaxed) + count <= qp->cap.max_send_wr;
 }
+/* The destination's MTU, when it is known: of another one, messages of several packets fail. */
+void soft_sq_mtu(struct soft_qp *qp, enum ibv_mtu theirs);
 /* How long a requester repeats what is not answered. */
 uint64_t soft_retry_ns(const struct soft_qp *qp);
 /* The destination's process answered that its QP is not ready. */

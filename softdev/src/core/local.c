@@ -140,6 +140,21 @@ static enum soft_run absent(struct soft_qp *qp, struct soft_wqe *wqe)
 	return SOFT_RUN_WAIT;
 }
 
+/*
+ * The first time. A card that expects other sequence numbers takes nothing: the requester repeats it, in vain. False: so
+ * does this one.
+ */
+static bool agree(struct soft_qp *qp, const struct soft_qp *b)
+{
+	enum { PSN = 0xffffff };
+
+	if (qp->qp.qp_type == IBV_QPT_RC && ((qp->attr.sq_psn ^ b->attr.rq_psn) & PSN))
+		return false;
+	soft_sq_mtu(qp, b->attr.path_mtu);
+	qp->met = true;
+	return true;
+}
+
 static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
 {
 	struct soft_qp *b = soft_qp_find(qp->attr.dest_qp_num);
@@ -164,7 +179,13 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		soft_unlock(&b->rq_lock);
 		return soft_fault_cut_run(qp, wqe);
 	}
-	qp->met = true;
+	if (soft_unlikely(!qp->met)) {
+		const bool agreed = agree(qp, b);
+		if (!agreed || wqe->status != IBV_WC_SUCCESS) {
+			soft_unlock(&b->rq_lock);
+			return agreed ? SOFT_RUN_DONE : absent(qp, wqe);
+		}
+	}
 	bool one_sided = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM || fetch;
 	bool receives = wqe->opcode != IBV_WR_RDMA_WRITE && !fetch;
 	if (soft_unlikely(one_sided && wqe->length - wqe->offset > SOFT_TURN_BYTES)) {

@@ -460,58 +460,13 @@ uint32_t soft_ops_allowed(enum ibv_qp_type type)
 
 uint32_t soft_ops_now(const struct soft_qp *qp)
 {
-	const uint32_t ops = soft_ops_allowed(qp->qp.qp_type);
+	uint32_t ops = soft_ops_allowed(qp->qp.qp_type);
 
 	if (soft_personality()->signaled_only)
 		return 0;
+	if (soft_iwarp())
+		ops &= ~(uint32_t)BIT(IBV_WR_RDMA_READ);
 	return qp->attr.max_rd_atomic || qp->qp.qp_type != IBV_QPT_RC ? ops : ops & ~(uint32_t)FETCH_OPS;
-}
-
-/* READs and atomics of a queue pair that may have none in flight. */
-static bool has_no_depth(const struct soft_qp *qp, uint8_t opcode)
-{
-	return has_op(FETCH_OPS, opcode) && !qp->attr.max_rd_atomic;
-}
-
-/* A request that soft_ops_now() does not have: 0, or errno, as the personality takes it. */
-static int unusual(const struct soft_qp *qp, const struct ibv_send_wr *wr)
-{
-	enum { FLAGS = IBV_SEND_SIGNALED | IBV_SEND_INLINE };
-	const struct soft_personality *are = soft_personality();
-
-	if ((unsigned)wr->opcode > 31 || !has_op(soft_ops_allowed(qp->qp.qp_type), (uint8_t)wr->opcode))
-		return EINVAL;
-	if (has_no_depth(qp, (uint8_t)wr->opcode) && !strcmp(are->no_reads, "refused"))
-		return EINVAL;
-	if (are->signaled_only &&
-	    (wr->send_flags & ~(unsigned)FLAGS || !(wr->send_flags & IBV_SEND_SIGNALED || qp->sq_sig_all)))
-		return EINVAL;
-	return 0;
-}
-
-int soft_error_returned(int err)
-{
-	return soft_personality()->negative_errors ? -err : err;
-}
-
-static int check(const struct soft_qp *qp, const struct ibv_send_wr *wr, uint64_t length)
-{
-	if (soft_unlikely((unsigned)wr->opcode > 31 || !has_op(qp->allowed, (uint8_t)wr->opcode))) {
-		int err = unusual(qp, wr);
-		if (err)
-			return err;
-	}
-	if (soft_unlikely(length > SOFT_MAX_MSG))
-		return EINVAL;
-	if (wr->send_flags & IBV_SEND_INLINE) {
-		if (soft_unlikely(length > qp->cap.max_inline_data))
-			return (int)soft_personality()->inline_error;
-		if (soft_unlikely(!has_op(INLINE_OPS, (uint8_t)wr->opcode)))
-			return EINVAL;
-	}
-	if (soft_unlikely(has_op(ATOMIC_OPS, (uint8_t)wr->opcode) && length != 8))
-		return EINVAL;
-	return 0;
 }
 
 /* iWARP: the answer to a READ is a write by the peer. */
@@ -525,16 +480,82 @@ static bool may_land(const struct ibv_send_wr *wr)
 	return true;
 }
 
-/* A READ or atomic has an answer, for which there must be room in the queue pair and in memory. */
-static void look_at_answer(const struct soft_qp *qp, struct soft_wqe *wqe, const struct ibv_send_wr *wr)
+/* READs and atomics of a queue pair that may have none in flight. */
+static bool has_no_depth(const struct soft_qp *qp, uint8_t opcode)
 {
-	if (wqe->opcode == IBV_WR_RDMA_READ && soft_iwarp() && !may_land(wr))
-		wqe->status = IBV_WC_LOC_PROT_ERR;
-	else if (has_no_depth(qp, wqe->opcode) && !strcmp(soft_personality()->no_reads, "never"))
-		wqe->status = SOFT_WC_NEVER;
+	return has_op(FETCH_OPS, opcode) && !qp->attr.max_rd_atomic;
 }
 
-static void fill(struct soft_qp *qp, struct soft_wqe *wqe, const struct ibv_send_wr *wr, uint32_t length)
+/* A request that soft_ops_now() does not have: as check() answers, the way the personality takes it. */
+static int unusual(const struct soft_qp *qp, const struct ibv_send_wr *wr)
+{
+	enum { FLAGS = IBV_SEND_SIGNALED | IBV_SEND_INLINE };
+	const struct soft_personality *are = soft_personality();
+
+	if ((unsigned)wr->opcode > 31 || !has_op(soft_ops_allowed(qp->qp.qp_type), (uint8_t)wr->opcode))
+		return EINVAL;
+	if (wr->opcode == IBV_WR_RDMA_READ && soft_iwarp() && !may_land(wr))
+		return -IBV_WC_LOC_PROT_ERR;
+	if (has_no_depth(qp, (uint8_t)wr->opcode) && strcmp(are->no_reads, "one") != 0)
+		return strcmp(are->no_reads, "never") ? EINVAL : -SOFT_WC_NEVER;
+	if (are->signaled_only &&
+	    (wr->send_flags & ~(unsigned)FLAGS || !(wr->send_flags & IBV_SEND_SIGNALED || qp->sq_sig_all)))
+		return EINVAL;
+	return 0;
+}
+
+int soft_error_returned(int err)
+{
+	return soft_personality()->negative_errors ? -err : err;
+}
+
+/*
+ * What a message fails with that has packets of another length than the destination takes: it refuses them. Those of a
+ * READ are its own, and have other sequence numbers than the requester waits for.
+ */
+static enum ibv_wc_status wrong_mtu(uint8_t opcode)
+{
+	return opcode == IBV_WR_RDMA_READ ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_INV_REQ_ERR;
+}
+
+void soft_sq_mtu(struct soft_qp *qp, enum ibv_mtu theirs)
+{
+	const enum ibv_mtu ours = qp->attr.path_mtu;
+
+	/* A peer's word: what is no MTU says nothing. */
+	if (theirs < IBV_MTU_256 || theirs > IBV_MTU_4096 || theirs == ours || qp->qp.qp_type != IBV_QPT_RC)
+		return;
+	qp->longest = 128u << (theirs < ours ? theirs : ours);
+	for (uint32_t i = qp->sq_next; i != qp->sq_tail; i++) {
+		struct soft_wqe *wqe = soft_sq_at(qp, i);
+		if (wqe->length > qp->longest && wqe->status == IBV_WC_SUCCESS)
+			wqe->status = (uint8_t)wrong_mtu(wqe->opcode);
+	}
+}
+
+/* 0, an errno, or the status that it will fail with, negative. */
+static int check(const struct soft_qp *qp, const struct ibv_send_wr *wr, uint64_t length)
+{
+	if (soft_unlikely((unsigned)wr->opcode > 31 || !has_op(qp->allowed, (uint8_t)wr->opcode))) {
+		int err = unusual(qp, wr);
+		if (err)
+			return err;
+	}
+	if (soft_unlikely(length > qp->longest))
+		return length > SOFT_MAX_MSG ? EINVAL : -(int)wrong_mtu((uint8_t)wr->opcode);
+	if (wr->send_flags & IBV_SEND_INLINE) {
+		if (soft_unlikely(length > qp->cap.max_inline_data))
+			return (int)soft_personality()->inline_error;
+		if (soft_unlikely(!has_op(INLINE_OPS, (uint8_t)wr->opcode)))
+			return EINVAL;
+	}
+	if (soft_unlikely(has_op(ATOMIC_OPS, (uint8_t)wr->opcode) && length != 8))
+		return EINVAL;
+	return 0;
+}
+
+static void fill(struct soft_qp *qp, struct soft_wqe *wqe, const struct ibv_send_wr *wr, uint32_t length,
+		 uint8_t status)
 {
 	wqe->wr_id = wr->wr_id;
 	wqe->msn = 0;
@@ -546,7 +567,7 @@ static void fill(struct soft_qp *qp, struct soft_wqe *wqe, const struct ibv_send
 	wqe->opcode = (uint8_t)wr->opcode;
 	wqe->flags = (uint8_t)(wr->send_flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0));
 	wqe->state = SOFT_WQE_POSTED;
-	wqe->status = IBV_WC_SUCCESS;
+	wqe->status = status;
 	wqe->answered = wqe->placed = wqe->direct = false;
 	if (qp->qp.qp_type == IBV_QPT_UD) {
 		wqe->ud.ah = to_ah(wr->wr.ud.ah);
@@ -582,16 +603,14 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 	bool bare = wr->opcode == IBV_WR_BIND_MW || wr->opcode == IBV_WR_LOCAL_INV;
 	for (int i = 0; i < wr->num_sge && !bare; i++)
 		length += wr->sg_list[i].length;
-	int err = check(qp, wr, length);
-	if (soft_unlikely(err))
-		return err;
+	const int found = check(qp, wr, length);
+	if (soft_unlikely(found > 0))
+		return found;
 
 	struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_tail);
-	fill(qp, wqe, wr, (uint32_t)length);
+	fill(qp, wqe, wr, (uint32_t)length, (uint8_t)-found);
 	if (bare)
 		wqe->num_sge = 0;
-	if (soft_unlikely(has_op(FETCH_OPS, wqe->opcode)))
-		look_at_answer(qp, wqe, wr);
 	qp->sq_tail++;
 	bool write = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 	if (soft_unlikely(state == IBV_QPS_ERR || state == IBV_QPS_SQE)) {
@@ -701,7 +720,7 @@ static void place_early(struct soft_qp *qp, const struct ibv_send_wr *wr)
 		length += wr->sg_list[i].length;
 	if (!length || check(qp, wr, length) || !soft_order_early(qp))
 		return;
-	fill(qp, &wqe, wr, (uint32_t)length);
+	fill(qp, &wqe, wr, (uint32_t)length, IBV_WC_SUCCESS);
 	qp->path->early(qp, &wqe);
 }
 

@@ -69,6 +69,8 @@ static int grant_locked(struct soft_qp *qp, struct soft_link *link, struct soft_
 	answer->type = SOFT_ATTACHED;
 	answer->cq = cq->index;
 	answer->bit = qp->recv_slot;
+	answer->base = 1 + (uint64_t)qp->attr.rq_psn;
+	answer->length = qp->attr.path_mtu;
 	return err;
 }
 

@@ -129,11 +129,14 @@ static bool take_lane(struct soft_qp *qp, struct soft_link *link, const struct s
 		out->door = &link->doors->cq[msg->cq];
 		out->armed = &link->published->cq[msg->cq].armed;
 		out->bit = msg->bit;
+		out->psn = (uint32_t)msg->base;
 		qp->out = out;
 		qp->met = true;
+		soft_sq_mtu(qp, msg->length <= IBV_MTU_4096 ? (enum ibv_mtu)msg->length : 0);
 		soft_out_settings(qp, true);
 		soft_sq_pump(qp, after);
-		soft_out_say_first(qp);
+		if (qp->out)
+			soft_out_say_first(qp);
 	}
 	soft_unlock(&qp->sq_lock);
 	return taken;

@@ -215,6 +215,7 @@ struct soft_out {
 	bool counted;         /* in send_cq->waiting */
 	bool asleep;          /* the last acknowledgement needed a kick: the peer does not poll */
 	bool now;             /* so kick again as soon as this is published */
+	uint32_t psn;         /* 1 + what the peer expects first; 0: it does not say */
 	uint64_t cut_until;   /* the peer's port is down: what is in flight fails then; 0: it is not */
 	bool dead;            /* the peer's process is gone, or violated the protocol */
 	bool waiting;         /* as published */

@@ -72,6 +72,8 @@ bool soft_resolve_question(struct soft_link *link, const struct soft_message *ms
 	    r->pd == soft_pd_root(to_pd(qp->qp.pd))) {
 		uint32_t access = r->access & qp->attr.qp_access_flags &
 				  (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+		if (!qp->attr.max_dest_rd_atomic)
+			access &= IBV_ACCESS_REMOTE_WRITE;
 		/* Before the slab: one that is torn meanwhile has a new serial. */
 		answer.serial = atomic_load(&r->serial);
 		fd = access ? slab_fd(r, access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) : -1;

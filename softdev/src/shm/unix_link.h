@@ -33,8 +33,8 @@ struct soft_message {
 	uint32_t rnr_retry;
 	uint32_t rkey, access, index;
 	uint32_t gate;
-	uint32_t error; /* errno */
-	uint64_t base, length, serial;
+	uint32_t error;                /* errno */
+	uint64_t base, length, serial; /* ATTACHED: 1 + the PSN that is expected, enum ibv_mtu; 0, 0: not said */
 	uint64_t slab, slab_offset, slab_length;
 	uint64_t remote; /* address, where there is no slab */
 };

@@ -154,7 +154,7 @@ static void entered(struct soft_qp *qp, enum ibv_qp_state from, enum ibv_qp_stat
 
 	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && path->connected)
 		path->connected(qp, &after);
-	if ((mask & IBV_QP_ACCESS_FLAGS) && from >= IBV_QPS_RTR && path->rights_changed) {
+	if ((mask & (IBV_QP_ACCESS_FLAGS | IBV_QP_MAX_DEST_RD_ATOMIC)) && from >= IBV_QPS_RTR && path->rights_changed) {
 		soft_lock(&qp->rq_lock);
 		path->rights_changed(qp);
 		soft_unlock(&qp->rq_lock);

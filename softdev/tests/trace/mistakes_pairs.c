@@ -88,10 +88,12 @@ static void wrong_packet_number(void)
     pair_open(&a, &b, NULL);
     struct address here = end_address(&a), there = end_address(&b);
     here.psn ^= 0x700;
-    end_connect(&a, &there, NULL);
+    const struct connect_options options = IMPATIENT;
+    end_connect(&a, &there, &options);
     end_connect(&b, &here, NULL);
     post_recv(&b, 1, 0, 8);
-    do_send(&a, 0, 8);
+    post_send(&a, 1, 0, 8, IBV_SEND_SIGNALED);
+    any_wc(a.send_cq);
     pair_close(&a, &b);
 }
 
@@ -112,7 +114,8 @@ static void other_mtu(void)
     pair_open(&a, &b, NULL);
     connect_with_mtus(IBV_MTU_1024, IBV_MTU_256);
     post_recv(&b, 1, 0, 600);
-    do_send(&a, 0, 600);
+    post_send(&a, 1, 0, 600, IBV_SEND_SIGNALED);
+    any_wc(a.send_cq);
     pair_close(&a, &b);
 }
 

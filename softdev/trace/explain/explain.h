@@ -242,6 +242,9 @@ struct peer {
 };
 /* The queue pair with the number that this one is connected to. False: in none of the recordings. */
 bool peer_find(const struct findings *in, const struct story *story, const struct qp *qp, struct peer *peer);
+/* Finds that the message that was refused has packets of another length than its peer takes. */
+bool found_other_mtu(struct findings *to, const struct story *s, const struct trace_item *item,
+		     const struct trace_item *posted, const struct qp *qp, const struct peer *peer);
 /* A queue pair elsewhere that names this one as its destination, though this one names another. */
 bool peer_admirer(const struct findings *in, const struct story *story, const struct qp *qp, struct peer *peer);
 /* Who was not recorded, as part of a sentence: "10.0.0.7", or "the peer". */

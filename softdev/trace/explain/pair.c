@@ -77,3 +77,19 @@ const char *peer_address(const struct qp *qp, char text[TRACE_ADDRESS_BYTES])
 		trace_gid_text(qp->address.dgid, text);
 	return text;
 }
+
+bool found_other_mtu(struct findings *to, const struct story *s, const struct trace_item *item,
+		     const struct trace_item *posted, const struct qp *qp, const struct peer *peer)
+{
+	const unsigned here = trace_mtu_bytes(qp->is.path_mtu), there = trace_mtu_bytes(peer->qp->is.path_mtu);
+	const struct trace_wr *w = &posted->record.wr;
+
+	if (!here || !there || here == there || w->length <= (here < there ? here : there))
+		return false;
+	found(to, s, "mtu-mismatch", FAILED, item->ns, qp->object,
+	      "%s of %s of %u bytes on QP 0x%x: path_mtu is %u here, and %u on the peer's QP 0x%x, so a message of "
+	      "several packets has others than the peer takes. Use the smaller one on both.",
+	      trace_status_name(item->record.done.status), trace_an_opcode(w->opcode), w->length, qp->number, here,
+	      there, peer->qp->number);
+	return true;
+}

@@ -188,7 +188,8 @@ static void judge_remote(struct findings *to, const struct story *s, const struc
 	const bool known = peer_find(to, s, qp, &peer);
 	char text[400];
 
-	if (!is_one_sided(w->opcode) || judge_pair(to, s, item, qp, posted, known ? &peer : NULL))
+	if (!is_one_sided(w->opcode) || (known && found_other_mtu(to, s, item, posted, qp, &peer)) ||
+	    judge_pair(to, s, item, qp, posted, known ? &peer : NULL))
 		return;
 	if (item->record.done.status != IBV_WC_REM_ACCESS_ERR) {
 		found(to, s, "remote-invalid-request", FAILED, item->ns, qp->object,

@@ -1,5 +1,5 @@
 /*
- * Rules: what both ends of a connection must agree on, also where this device does not mind; and READs that may not
+ * Rules: what both ends of a connection must agree on, also where nothing has failed by it yet; and READs that may not
  * be.
  */
 #include <infiniband/verbs.h>
@@ -17,7 +17,7 @@ static void compare(struct findings *to, const struct story *s, const struct qp 
 	if (mtu > other && mtu && other)
 		found(to, s, "mtu-mismatch", WRONG, qp->rtr, qp->object,
 		      "path_mtu is %u on QP 0x%x and %u on the peer's QP 0x%x: longer packets than the peer's are "
-		      "dropped there by cards. Use the smaller one on both.",
+		      "refused there. Use the smaller one on both.",
 		      mtu, qp->number, other, there->number);
 	if (qp->rts && qp->seen & IBV_QP_SQ_PSN && there->seen & IBV_QP_RQ_PSN && psn != expected)
 		found(to, s, "psn-mismatch", WRONG, qp->rts, qp->object,

@@ -60,7 +60,10 @@ static void judge_refused_send(struct findings *to, const struct story *s, const
 	if (posted->wr.opcode != IBV_WR_SEND && posted->wr.opcode != IBV_WR_SEND_WITH_IMM &&
 	    posted->wr.opcode != IBV_WR_SEND_WITH_INV)
 		return;
-	if (peer_find(to, s, qp, &peer) && peer.qp->smallest_receive != UINT32_MAX)
+	const bool known = peer_find(to, s, qp, &peer);
+	if (known && found_other_mtu(to, s, item, item_at(s, (size_t)one->wr), qp, &peer))
+		return;
+	if (known && peer.qp->smallest_receive != UINT32_MAX)
 		snprintf(there, sizeof(there), "The smallest receive on the peer's QP 0x%x has %u bytes.",
 			 peer.qp->number, peer.qp->smallest_receive);
 	found(to, s, "receive-too-small", FAILED, item->ns, qp->object,
