@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .. import faults
+from .. import faults, wake
 from .._cq import CompletionPoller
 from ..config import Config
 from ..errors import Code, NegotiationError, VerbsError
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..pipes._switchable import SwitchablePipe
     from ..proto.clc import Claim, Proposal
-    from ..wake.base import Handle
+    from ..wake.base import Handle, Waker
     from .contracts import DeviceUser, EngineView
     from .group import LinkGroup
     from .link import Link, LinkParts
@@ -64,6 +64,20 @@ _LINGER_LOOK_SECONDS = 0.0005
 ENGINE = "engine"
 #: All of them, by ``id()`` of their wakers.
 ENGINES: weakref.WeakValueDictionary[int, Engine] = weakref.WeakValueDictionary()
+
+
+def running() -> Engine | None:
+    """The running loop's engine, None while there is none."""
+    return wake.current().locals.get(ENGINE)
+
+
+def ready(waker: Waker) -> Engine | None:
+    """The engine for something new in the loop of ``waker``; None while there is none.
+
+    :raises NegotiationError: no device can be used now.
+    """
+    engine: Engine | None = waker.locals.get(ENGINE)
+    return engine if engine is None or not engine.devices.several else engine.best()
 
 
 class Engine:

@@ -17,7 +17,7 @@ from ..errors import Code, NegotiationError, VerbsError
 from ..observe import companion
 from ..wake.base import run_guarded
 from ..wake.beside import LoopEndedError
-from .device_engine import ENGINE, ENGINES, Engine
+from .device_engine import ENGINE, ENGINES, Engine, ready, running
 from .devices import Devices
 from .opening import FirstDevice, Opening, look_around, open_device, with_queue
 
@@ -43,20 +43,6 @@ def _end_with_interpreter() -> None:
 
 #: Why no device can be used, by its name. Not the errors: their tracebacks would keep the loop alive.
 _refusals: dict[str | None, tuple[int, str]] = {}
-
-
-def running() -> Engine | None:
-    """The running loop's engine, None while there is none."""
-    return wake.current().locals.get(ENGINE)
-
-
-def ready(waker: Waker) -> Engine | None:
-    """The engine for something new in the loop of ``waker``; None while there is none.
-
-    :raises NegotiationError: no device can be used now.
-    """
-    engine: Engine | None = waker.locals.get(ENGINE)
-    return engine if engine is None or not engine.devices.several else engine.best()
 
 
 async def current(config: Config | None = None) -> Engine:

@@ -7,9 +7,8 @@ import sys
 
 from .tree import ROOT
 
-#: Files of the rooms through which a contact is made. There were 25 until what a stream does when it leaves
-#: RDMA became one object, which has its TCP connection, too.
-MOST = 26
+#: Files of the rooms through which a contact is made.
+MOST = 25
 
 
 def test_the_first_contact_passes_few_files_and_does_not_climb() -> None:
