@@ -366,7 +366,7 @@ async def test_reading_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_reading_ahead_of_asyncio_s_reader_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiordma.compat.streams._AS_EXPECTED", False)
-    monkeypatch.setattr("aiordma.compat.transport._READ_AHEAD_BYTES", 1000)
+    monkeypatch.setattr("aiordma.compat.reading._READ_AHEAD_BYTES", 1000)
     reader, writer, far = await against_pipe(64, limit=20)
     writer.transport.set_write_buffer_limits(high=10)
     sent = 0
