@@ -8,7 +8,7 @@ from ..errors import Code, LinkError, NegotiationError
 from ..pipes._link_channel import MessageChannel
 from ..pipes._ring import RingPipe
 from ..pipes._switchable import SwitchablePipe
-from ..proto.clc import MIN_RING_BYTES
+from ..proto.clcframe import MIN_RING_BYTES
 from ..proto.message import SLOT_EXTRA_BYTES
 from .contracts import GroupView
 from .failover.leave import Leaver

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..errors import Code, RemoteProtocolError
 from ..pipes import _ring_resize
-from ..proto.clc import MIN_RING_BYTES
+from ..proto.clcframe import MIN_RING_BYTES
 from ..proto.llc import ResizeStage, RingResize
 from ..verbs.huge_pages import HUGE_BYTES, use_huge_pages
 from ..verbs.memory.budget import MemoryLimitError

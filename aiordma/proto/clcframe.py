@@ -1,4 +1,6 @@
-"""The header and trailer of every CLC message, and the block for what SMC does not have (``clc``)."""
+"""What CLC messages have in common (``clc``): header and trailer, the block for what SMC does not have, and
+fields that several of them have.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import struct
 from typing import Any
 
 from .codes import Code
-from .errors import RemoteProtocolError
+from .errors import LocalProtocolError, RemoteProtocolError
 
 EYE_CATCHER = b"\xe2\xd4\xc3\xd9"  # "SMCR" in EBCDIC
 MAX_MESSAGE_BYTES = 4096
@@ -18,6 +20,13 @@ NAMES = {1: "Proposal", 2: "Accept", 3: "Confirm", 4: "Decline", CLAIM: "Claim"}
 _VERSION = 2
 _MAGIC = b"aiordma\x01"
 _BLOCK_HEADER = struct.Struct(">8sHH")
+
+EID = b"AIORDMA".ljust(32)
+"""The enterprise id that every aiordma end offers."""
+MIN_RING_BYTES = 16 * 1024
+OS_LINUX = 2
+RELEASE = 1
+FEATURES = 1  # between aiordma's ends, where nothing follows from it; to others: none
 
 
 def violation(text: str) -> RemoteProtocolError:
@@ -106,3 +115,26 @@ def message_length(data: bytes) -> int:
     if version >> 4 == 0:
         raise violation(f"{NAMES[kind]} of version 0")
     return int(length)
+
+
+def ring_bytes_code(ring_bytes: int) -> int:
+    """The RMBE size code ``c`` of a ring of ``16 KiB << c`` bytes.
+
+    :raises LocalProtocolError: not a power of two from 16 KiB to 512 MiB.
+    """
+    code = ring_bytes.bit_length() - MIN_RING_BYTES.bit_length()
+    if not 0 <= code <= 15 or ring_bytes != MIN_RING_BYTES << code:
+        raise LocalProtocolError(f"ring of {ring_bytes} bytes: must be a power of two from 16 KiB to 512 MiB")
+    return code
+
+
+def sized(value: bytes, size: int, name: str) -> bytes:
+    if len(value) != size:
+        raise LocalProtocolError(f"CLC {name} must be {size} bytes, not {len(value)}")
+    return value
+
+
+def ranged(value: int, low: int, high: int, name: str) -> int:
+    if not low <= value <= high:
+        raise LocalProtocolError(f"CLC {name} must be from {low} to {high}, not {value}")
+    return value

@@ -13,7 +13,7 @@ import struct
 import sys
 from typing import Any, ClassVar, TypeAlias
 
-from .clc import MIN_RING_BYTES, ring_bytes_code
+from .clcframe import MIN_RING_BYTES, ring_bytes_code
 from .codes import Code
 from .errors import LocalProtocolError, RemoteProtocolError
 from .frozen import Frozen

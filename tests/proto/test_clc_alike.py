@@ -108,7 +108,7 @@ def test_a_message_that_is_alike_is_not_read_again(monkeypatch: pytest.MonkeyPat
     one, offer = answer(**LATER), proposal()
     clc.decode(one.encode())
     clc.decode(offer.encode())
-    monkeypatch.setattr(clc, "_parse_answer", None)
+    monkeypatch.setattr(clc, "parse_answer", None)
     monkeypatch.setattr(clc.Proposal, "_parse", None)
     read: Any = clc.decode(one.changed(**RING).encode())
     assert (read.token, read.ring_addr, read.ring_bytes, read.proof) == (
