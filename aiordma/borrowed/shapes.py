@@ -10,7 +10,7 @@ import asyncio
 import asyncio.sslproto
 import asyncio.tasks
 import gc
-import importlib
+import importlib.util
 import inspect
 import os
 import socket
@@ -226,6 +226,8 @@ def anyio_scopes() -> str:
 
 
 def anyio_on_trio() -> str:
+    if importlib.util.find_spec("trio") is None:
+        return ""  # that part of anyio cannot be loaded, and nothing uses it
     _trio = importlib.import_module("anyio._backends._trio")
     return (
         missing(_trio, "TrioBackend", "TCPSocketListener", "SocketStream")

@@ -57,6 +57,13 @@ def test_a_difference_is_told(gone: str, check: object, monkeypatch: pytest.Monk
     assert re.search(rf"{name}|is gone", check())
 
 
+def test_anyio_without_trio_is_as_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `pip install aiordma` leaves it: `aiordma doctor` names no loss where trio is missing."""
+    monkeypatch.delitem(sys.modules, "anyio._backends._trio", raising=False)
+    monkeypatch.setitem(sys.modules, "trio", None)
+    assert shapes.anyio_on_trio() == ""
+
+
 @pytest.mark.parametrize(
     ("found", "tried"), [("3.11.2", True), ("3.11", True), ("3.1.2", False), ("4.0.0", False)]
 )
