@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .. import wake
 from ..addresses import plain_address, show
 from ..errors import Code, FallbackReason, NegotiationError
-from ..observe import connections
+from ..observe import companion, connections
 from ..verbs.remedies import warn_once
 from ..wake.interrupts import uninterrupted
 from . import smc_option
@@ -20,9 +20,9 @@ from .announcement import arrive, leave
 from .clc_io import ClcIO
 from .client import ClientNegotiation, PlainPeerFound
 from .dialogue import NegotiationResult
-from .engine import find_engine
+from .engine import find_engine, ready_engine
 from .kernel_peer import connect_kernel
-from .peer_cache import Peer, announces_itself, only_seems_near
+from .peer_cache import Peer, announces_itself, are_elsewhere, only_seems_near
 from .tcp_connect import connect_tcp, resolve
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ _STALLED_S = 0.25
 #: announced itself, as behind a forwarder: it may take the client for a silent one of its own host.
 _NEAR_STALLED_S = 0.025
 _NO_OPTION = "its SYN-ACK does not have SMC's TCP option"
+_IS_PLAIN = FallbackReason.of_local(Code.PLAIN_TCP_PEER, _NO_OPTION)
 
 
 @uninterrupted
@@ -102,6 +103,8 @@ class _Attempt:
         #: The SYN of that connection has asked, and what the SYN-ACK says; None: nothing.
         self._asked: smc_option.Question | None = None
         self._said: SynOption | None = None
+        #: Where servers of this host expect this client.
+        self._ports: list[int] = []
 
     def close(self) -> None:
         """Close what was not used."""
@@ -116,16 +119,19 @@ class _Attempt:
                 raise NegotiationError(code)
             return _plain(await self._connect(), FallbackReason.of_local(code))
         try:
-            engine = await find_engine(self._options.config, self.waker)
-            engine.check_not_drained()
-        except NegotiationError as error:
-            if mode == "rdma":
-                raise
-            warn_once(error)
-            return _plain(await self._connect(), FallbackReason.of_error(error))
-        # A server of this host may wait for what this client will say.
-        ports = arrive(self._candidates)
-        try:
+            plain = await self._before_an_engine()
+            if plain is not None:
+                return plain
+            try:
+                engine = await find_engine(self._options.config, self.waker)
+                engine.check_not_drained()
+            except NegotiationError as error:
+                if mode == "rdma":
+                    raise
+                warn_once(error)
+                self._drop_what_asked()
+                return _plain(await self._connect(), FallbackReason.of_error(error))
+            self._arrive()
             opened = await self._open_early(engine) or await self._by_option(engine)
             if opened is not None:
                 return opened
@@ -139,7 +145,16 @@ class _Attempt:
             async with peer.known():
                 return await self._negotiate_or_fall_back(engine, peer)
         finally:
-            leave(ports)
+            self._leave()
+
+    def _arrive(self) -> None:
+        """A server of this host may wait for what this client will say."""
+        if not self._ports and not are_elsewhere(self._candidates):
+            self._ports = arrive(self._candidates)
+
+    def _leave(self) -> None:
+        leave(self._ports)
+        self._ports = []
 
     async def _connect(self) -> Carrier:
         return await self._options.begin(await self._connect_tcp())
@@ -155,7 +170,7 @@ class _Attempt:
     async def _open_early(self, engine: Engine) -> NegotiationResult | None:
         """Begin with a ticket; None if there is none for this server."""
         wanted = self._options.config.traffic_class
-        if self._options.tls is not None or self._kind:
+        if self._options.tls is not None or self._kind or self._has_asked:
             return None
         servers = engine.early_servers
         for _, sockaddr in self._candidates:
@@ -213,16 +228,41 @@ class _Attempt:
         else:
             self._spare, self._asked = sock, question
 
+    async def _before_an_engine(self) -> NegotiationResult | None:
+        """The first connection of a loop: where the SYN-ACK alone may say that the server is a plain one, no
+        device is opened to hear it. That takes a hundred times as long as the connection."""
+        config = self._options.config
+        if not config.smcr_strict or config.device == "none" or ready_engine(self.waker) is not None:
+            return None
+        self._arrive()
+        await self._ask()
+        if not self._is_plain:
+            return None
+        companion.begin(self.waker, config)
+        return await self._without_option()
+
+    def _drop_what_asked(self) -> None:
+        """No engine, and the server may wait for CLC: on the connection that asked, or for the name."""
+        self._leave()
+        if self._has_asked and self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
     async def _by_option(self, engine: Engine) -> NegotiationResult | None:
         """What the SYN-ACK alone decides; None: the rest decides as ever."""
         await self._ask()
         if self._is_kernel:
             return await self._with_kernel(engine)
-        if not self._is_plain:
-            return None
+        return await self._without_option() if self._is_plain else None
+
+    async def _without_option(self) -> NegotiationResult:
         if self._options.mode == "rdma":
             raise NegotiationError(Code.PLAIN_TCP_PEER, _NO_OPTION)
-        return _plain(await self._connect(), FallbackReason.of_local(Code.PLAIN_TCP_PEER, _NO_OPTION))
+        return _plain(await self._connect(), _IS_PLAIN)
+
+    @property
+    def _has_asked(self) -> bool:
+        return self._asked is not None
 
     @property
     def _is_kernel(self) -> bool:
@@ -234,7 +274,7 @@ class _Attempt:
         asked, strict = self._asked, self._options.config.smcr_strict
         if asked is None or not asked.unanswered or not strict:
             return False
-        return not announces_itself(self._candidates)
+        return not (self._ports and announces_itself(self._candidates))
 
     async def _with_kernel(self, engine: Engine) -> NegotiationResult:
         try:

@@ -36,6 +36,7 @@ __all__ = [
     "Peer",
     "announce",
     "announces_itself",
+    "are_elsewhere",
     "ask_alone",
     "forget",
     "head_start_s",
@@ -59,6 +60,9 @@ _PEERS = 4096
 _SILENCES = 3
 #: Seconds for which waits that were cancelled count.
 _WAITS_COUNT_S = 60.0
+#: Seconds for which an address that is none of this host's counts as such. To find out takes longer than to
+#: ask in a SYN, and what depends on it is how long a server of this host waits.
+_ELSEWHERE_S = 1.0
 #: Least head start of a peer that is believed to negotiate: it is more likely busy than gone.
 _BELIEVED_S = 1.0
 #: A Proposal's answer takes one round trip; the second contact on a link that the server has forgotten, two.
@@ -96,6 +100,8 @@ _known: _Recent[object, _Plain | None] = _Recent()
 _silences: _Recent[object, int] = _Recent()
 #: Seconds that connection attempts which were cancelled have waited for an answer, and when that was.
 _waits: _Recent[object, tuple[float, float]] = _Recent()
+#: Addresses that were none of this host's, and until when that counts.
+_elsewhere: _Recent[str, float] = _Recent()
 _announced: _Recent[tuple[str, str], str] = _Recent()
 _observer: Callable[[str, str, str, FallbackReason | None], object] | None = None
 _asking: dict[tuple[object, object], list[Waiter]] = {}
@@ -174,7 +180,7 @@ def plain_reason(peer: object, *, announced: bool = False) -> FallbackReason | N
 
 def forget() -> None:
     """Forget all peers."""
-    for table in (_known, _silences, _waits, _announced):
+    for table in (_known, _silences, _waits, _announced, _elsewhere):
         table.clear()
 
 
@@ -207,6 +213,17 @@ async def ask_alone(peer: object) -> AsyncIterator[None]:
 def only_seems_near(candidates: list[Candidate]) -> bool:
     """Whether a server has an address of this host, and no listener of aiordma has announced itself there."""
     return _is_of_this_host(candidates) and not is_announced(candidates[0][1][1])
+
+
+def are_elsewhere(candidates: list[Candidate]) -> bool:
+    """Whether no address of a server is one of this host, as of this second."""
+    now = time.monotonic()
+    for _, (address, *_rest) in candidates:
+        if _elsewhere.get(address, 0.0) <= now:
+            if is_address_of_this_host(address):
+                return False
+            _elsewhere.put(address, now + _ELSEWHERE_S)
+    return True
 
 
 def announces_itself(candidates: list[Candidate]) -> bool:

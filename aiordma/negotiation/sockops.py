@@ -14,19 +14,27 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import functools
 import os
 import platform
 import socket
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..proto.syn_option import SynOption, find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["SynAnswer", "SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
 
 _NUMBERS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 3, 5, 28
 _PIN, _GET = 6, 7
+_MAP_LOOKUP_AND_DELETE = 21
+#: What Linux before 5.14 says of that: it is for queues only there. The second has no name outside of it.
+_NOT_FOR_HASHES = {errno.EINVAL, 524}
 # The map drops what was not used for longest: entries of connections that never came about.
 _LRU_HASH, _SOCK_OPS, _CGROUP_SOCK_OPS = 9, 13, 3
 _SO_COOKIE = 57
@@ -228,12 +236,27 @@ def _header(a: _Assembler) -> None:
     a.call(_STORE)
 
 
-def _bpf(command: int, attributes: bytes) -> int:
+@functools.cache
+def _system_call() -> Callable[[int, int, int], int]:
+    """bpf(), of a command, and address and size of its attributes. Made once: it takes longer than a call.
+
+    :raises OSError: this processor's number of it is not known.
+    """
     number = _NUMBERS.get(platform.machine())
     if number is None:
         raise OSError(f"the system call bpf() has no known number on {platform.machine()}")
+    call: Any = ctypes.CDLL(None, use_errno=True).syscall
+    call.argtypes = ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_long
+    call.restype = ctypes.c_long
+    return functools.partial(call, number)
+
+
+def _bpf(command: int, attributes: bytes) -> int:
     room = ctypes.create_string_buffer(attributes.ljust(128, b"\0"), 128)
-    result = int(ctypes.CDLL(None, use_errno=True).syscall(number, command, room, 128))
+    return _checked(command, _system_call()(command, ctypes.addressof(room), 128))
+
+
+def _checked(command: int, result: int) -> int:
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"bpf({command}): {os.strerror(error)}")
@@ -260,6 +283,13 @@ def open_pinned(path: str) -> int:
 def _named(command: int, path: str, fd: int) -> int:
     name = ctypes.create_string_buffer(os.fsencode(path))
     return _bpf(command, struct.pack("<QII", ctypes.addressof(name), fd, 0))
+
+
+#: Attributes of what is done to an entry of the map, and behind them its key and its value.
+_ENTRY = struct.Struct("<I4xQQQ8sI")
+_KEY_AT, _VALUE_AT = 32, 40
+_NUMBER = struct.Struct("<I")
+_Entry = ctypes.c_char * _ENTRY.size
 
 
 class SynAnswer(NamedTuple):
@@ -294,8 +324,13 @@ class SynOptions:
 
         :raises OSError: the socket was not wanted.
         """
-        value = self._entry(sock, _MAP_LOOKUP)
-        self.forget(sock)
+        try:
+            value = self._entry(sock, _MAP_LOOKUP_AND_DELETE)
+        except OSError as error:
+            if error.errno not in _NOT_FOR_HASHES:
+                raise
+            value = self._entry(sock, _MAP_LOOKUP)
+            self.forget(sock)
         if value & 0xFFFF != _ANSWERED:
             return SynAnswer(value == _ASKED, None)
         own = (value >> 16).to_bytes(2, "little")
@@ -309,11 +344,14 @@ class SynOptions:
         self._entry(sock, _MAP_DELETE)
 
     def _entry(self, sock: socket.socket, command: int, value: int = 0) -> int:
-        key = ctypes.create_string_buffer(sock.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8), 8)
-        data = ctypes.create_string_buffer(struct.pack("<I", value), 4)
-        place = 0 if command == _MAP_DELETE else ctypes.addressof(data)
-        _bpf(command, struct.pack("<IIQQQ", self.map_fd, 0, ctypes.addressof(key), place, 0))
-        return int.from_bytes(data.raw, "little")
+        """In one piece of memory, since it is a part of each connect: attributes, key and value."""
+        room = _Entry()
+        at = ctypes.addressof(room)
+        key = sock.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
+        place = 0 if command == _MAP_DELETE else at + _VALUE_AT
+        _ENTRY.pack_into(room, 0, self.map_fd, at + _KEY_AT, place, 0, key, value)
+        _checked(command, _system_call()(command, at, _KEY_AT))
+        return int(_NUMBER.unpack_from(room, _VALUE_AT)[0])
 
 
 class SynProgram:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import platform
@@ -106,5 +107,27 @@ def test_a_program_that_is_refused_is_not_tried_again(monkeypatch: pytest.Monkey
 
 def test_a_processor_without_a_known_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "s390x")
+    sockops._system_call.cache_clear()
     with pytest.raises(OSError, match="s390x"):
         sockops.SynProgram("/")
+
+
+def test_an_older_kernel_that_cannot_take_an_entry_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux before 5.14: it is looked up, and deleted."""
+    asked: list[int] = []
+    refusals = [errno.EINVAL, 524, errno.ENOENT]
+
+    def call(command: int, attributes: int, size: int) -> int:
+        asked.append(command)
+        if command != sockops._MAP_LOOKUP_AND_DELETE:
+            return 0
+        ctypes.set_errno(refusals.pop(0))
+        return -1
+
+    monkeypatch.setattr(sockops, "_system_call", lambda: call)
+    for _ in range(2):
+        with socket.socket() as sock:
+            assert not sockops.SynOptions(MAP).answer(sock).was_sent
+    assert asked == [sockops._MAP_LOOKUP_AND_DELETE, sockops._MAP_LOOKUP, sockops._MAP_DELETE] * 2
+    with socket.socket() as sock, pytest.raises(FileNotFoundError):
+        sockops.SynOptions(MAP).answer(sock)

@@ -7,6 +7,7 @@ The kernel's program is a stand-in here; ``test_syn_options.py`` has the program
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -65,9 +66,10 @@ class Plain:
             self.received.append(b"")
             if self.greeting:
                 await stream.send(self.greeting)
-            while len(self.received[at]) < 5:
-                self.received[at] += await stream.receive()
-            await stream.send(self.received[at])
+            with contextlib.suppress(anyio.EndOfStream):
+                while len(self.received[at]) < 5:
+                    self.received[at] += await stream.receive()
+                await stream.send(self.received[at])
 
 
 @asynccontextmanager
@@ -116,6 +118,53 @@ async def test_the_same_by_asyncio_s_streams(options: Options, greeting: bytes) 
             writer.close()
             await writer.wait_closed()
         assert plain.received == [b"hello"]
+
+
+@pytest.fixture
+def no_engine_yet(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """As for the first connection of a loop, in a process that finds no device: how often it looked."""
+    looked: list[int] = []
+
+    async def find_engine(config: Config, waker: object = None) -> Any:
+        looked.append(1)
+        raise NegotiationError(Code.NO_DEVICE, "a test")
+
+    monkeypatch.setattr(connect, "ready_engine", lambda _: None)
+    monkeypatch.setattr(connect, "find_engine", find_engine)
+    return looked
+
+
+@pytest.mark.parametrize("greeting", GREETINGS)
+async def test_no_device_is_opened_to_find_a_plain_server(
+    options: Options, no_engine_yet: list[int], greeting: bytes
+) -> None:
+    options.said = None
+    async with plain_server(greeting) as (plain, port):
+        async with aiordma.connect(LOCAL, port, config=STRICT) as stream:
+            assert stream.fallback_reason is not None
+            assert stream.fallback_reason.code == Code.PLAIN_TCP_PEER
+            await stream.send(b"hello")
+            assert await stream.receive_exactly(len(greeting) + 5) == greeting + b"hello"
+        assert plain.received == [b"hello"]
+        with pytest.raises(NegotiationError, match="SYN-ACK does not have"):
+            await aiordma.connect(LOCAL, port, config=STRICT, mode="rdma")
+    assert no_engine_yet == []
+
+
+@pytest.mark.parametrize("said", [SynOption(), FROM_AIORDMA], ids=["kernel", "aiordma"])
+async def test_without_a_device_nobody_is_left_waiting_for_clc(
+    options: Options, no_engine_yet: list[int], said: SynOption
+) -> None:
+    """The connection whose SYN has asked carries no byte of the stream; the next one does not ask."""
+    options.said = said
+    async with plain_server(b"") as (plain, port):
+        async with aiordma.connect(LOCAL, port, config=STRICT) as stream:
+            assert stream.fallback_reason is not None
+            assert stream.fallback_reason.code == Code.NO_DEVICE
+            await stream.send(b"hello")
+            assert await stream.receive_exactly(5) == b"hello"
+        assert sorted(plain.received) == [b"", b"hello"]
+    assert no_engine_yet == [1]
 
 
 async def test_mode_rdma_names_the_option(options: Options) -> None:
