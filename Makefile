@@ -33,7 +33,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-upgrade test-late test-personalities test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-smc-core test-siw test-stacks \
+        test-quick test-loops test-upgrade test-late test-personalities test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-card test-smc test-smc-core test-siw test-stacks \
         test-programs test-valkey test-kills \
         bench-apps bench-hosts bench-crowd demo-valkey count-apps bench-many bench-smc soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
@@ -106,9 +106,13 @@ install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built packa
 # ---- checks ------------------------------------------------------------------------------------------------
 
 WORKERS := -n $(shell nproc) --dist loadgroup
+LOOPS := --one-loop
 # What fails is run once more, alone: see tests/retry. With ARGS, it is not.
-test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest instead)
-	$(PY) -m $(if $(ARGS),pytest,tests.retry) -q $(or $(ARGS),$(WORKERS))
+test: install softdev-test .venv/.examples ## all tests, each on one of its event loops in turns (ARGS="tests/wake -k close -x" goes to pytest instead)
+	$(PY) -m $(if $(ARGS),pytest,tests.retry) -q $(or $(ARGS),$(WORKERS) $(LOOPS))
+
+test-loops: LOOPS :=
+test-loops: test ## all tests, each on all its event loops
 
 # Two tests at a time on each CPU: the tests wait for timers as long as they compute.
 test-quick: WORKERS := -n $(shell expr 2 \* $$(nproc)) --dist loadgroup

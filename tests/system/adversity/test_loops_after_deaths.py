@@ -36,7 +36,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of streams that are open on purpose
 ]
 
-TIMES = 8
+TIMES = 3
 
 
 async def opened(port: int) -> list[aiordma.RdmaStream]:
