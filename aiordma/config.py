@@ -509,7 +509,7 @@ def _parsed_raw(given: frozenset[tuple[bytes, bytes]]) -> Config:
 
 
 def _check_verbs(given: str) -> None:
-    """It is no setting of an engine, but whoever sets it must learn that it is wrong."""
+    """It is no setting of an engine, but a wrong value must be told all the same."""
     if (verbs := given or "auto") not in VERBS_BINDINGS:
         raise ValueError(f"{_VERBS}={verbs!r} is not valid: it must be one of {', '.join(VERBS_BINDINGS)}")
 

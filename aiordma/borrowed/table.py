@@ -181,7 +181,7 @@ TABLE = (
             "_maybe_resume_protocol",
             "_protocol_paused",
         ),
-        ("compat.datagram", "compat.flow", "compat.transport"),
+        ("compat.datagram", "compat.flow", "compat.reading", "compat.transport"),
         "the base class of transports with water marks",
         _SWITCH,
         "`loop.sendfile()` on RDMA, which asks for this class; an own one serves",

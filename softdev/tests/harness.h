@@ -14,7 +14,7 @@
 #ifndef PERCENT
 #define PERCENT 100
 #endif
-#define TIMES(all) (((all) * PERCENT + 99) / 100)
+#define TIMES(all) (((all)*PERCENT + 99) / 100)
 
 #define FAIL(...) test_fail(__FILE__, __LINE__, __VA_ARGS__)
 #define CHECK(condition)                                                                                     \
