@@ -2,6 +2,9 @@
 # `make help` lists the targets. Set-up leaves stamps in .venv; `make clean` forgets everything.
 SHELL := /bin/bash
 PY := .venv/bin/python
+# Another Python for .venv: make install PYTHON=/usr/bin/python3.15. The system's is what the system's pyverbs is built for.
+SYSTEM_PYTHON := /usr/bin/python3
+PYTHON := $(SYSTEM_PYTHON)
 # Exported so that no target trips over the settings of a surrounding virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
@@ -53,8 +56,8 @@ install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built packa
 .venv/.base: Makefile .ci/apt
 	@.ci/apt $(APT_BUILD)
 	@if ! .venv/bin/python -c '' 2>/dev/null; then \
-	  rm -rf .venv && echo "== venv of /usr/bin/python3 (the Python that the system's pyverbs is built for)" && \
-	  /usr/bin/python3 -m venv --system-site-packages .venv; fi
+	  rm -rf .venv && echo "== venv of $(PYTHON)" && \
+	  $(PYTHON) -m venv $(if $(filter $(SYSTEM_PYTHON),$(PYTHON)),--system-site-packages) .venv; fi
 	@touch $@
 
 .venv/.apt: .venv/.base

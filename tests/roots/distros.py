@@ -10,9 +10,13 @@ import argparse
 import shutil
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from tests.roots.root import ROOT, Failed, Root, copy_tree, need_root
 from tests.wheels.check import program
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: By age: the oldest that is supported, the current one, and the next.
 RELEASES = ("bookworm", "trixie", "forky")
@@ -25,15 +29,18 @@ print(f"Python {platform.python_version()}, glibc {platform.libc_ver()[1]}, anyi
 """
 
 
-def check(release: str, selection: list[str], workers: str) -> str:
+def check(release: str, selection: list[str], workers: str, version: str) -> str:
     """The summary of the tests.
 
+    :param version: as for :func:`wheels`. Another Python than the release's own has no pyverbs.
     :raises Failed: something failed.
     """
-    root = Root(release)
+    root = Root(release, *packages_of(version))
     copy_tree(root.tree)
     began = time.monotonic()
-    root.run("make", "install", limit_s=3600)
+    interpreter = f"/usr/bin/python{version}"
+    forget_another(root.tree / ".venv", interpreter)
+    root.run("make", "install", f"PYTHON={interpreter}", limit_s=3600)
     took = time.monotonic() - began
     python = ".venv/bin/python"
     print(f"{release}: {root.run(python, '-c', VERSIONS)}; make install: {took:.0f} s", flush=True)
@@ -42,8 +49,23 @@ def check(release: str, selection: list[str], workers: str) -> str:
     if "by rdma" not in printed:
         raise Failed(f"the README's program printed {printed!r}")
     print(f"{release}: the README's program: {printed}", flush=True)
-    output = root.run(python, "-m", "pytest", "-q", "-n", workers, *selection, offline=True, limit_s=3600)
+    # Debian's pyverbs is built for the release's own Python only.
+    binding = {} if version == "3" else {"AIORDMA_VERBS": "own"}
+    tests = ("-m", "pytest", "-q", "-n", workers, "--dist", "loadgroup", *selection)
+    output = root.run(python, *tests, offline=True, limit_s=3600, **binding)
     return output.splitlines()[-1].strip("= ")
+
+
+def packages_of(version: str) -> list[str]:
+    """What a release's Python needs for a venv and a build; its own comes with `make install`."""
+    return [] if version == "3" else [f"python{version}-dev", f"python{version}-venv"]
+
+
+def forget_another(venv: Path, interpreter: str) -> None:
+    """Remove the environment that an earlier run has left, if it is one of another Python."""
+    made = venv / "pyvenv.cfg"
+    if made.exists() and f"command = {interpreter} -m venv " not in made.read_text():
+        shutil.rmtree(venv)
 
 
 def wheels(release: str, version: str) -> str:
@@ -51,8 +73,7 @@ def wheels(release: str, version: str) -> str:
 
     :param version: such as "3.15"; "3": the release's own.
     """
-    more = [] if version == "3" else [f"python{version}-dev", f"python{version}-venv"]
-    root = Root(release, *more)
+    root = Root(release, *packages_of(version))
     copy_tree(root.tree)
     python = f"PYTHONS=/usr/bin/python{version}"
     root.run("make", "wheels", python, limit_s=3600)
@@ -74,14 +95,16 @@ def main() -> None:
     parser.add_argument(
         "--wheels", action="store_true", help="build and try a wheel for the release's Python instead"
     )
-    parser.add_argument("--python", default="3", help="with --wheels: another Python of the release, as 3.15")
+    parser.add_argument("--python", default="3", help="another Python of the release, as 3.15")
     given = parser.parse_args()
     need_root()
     failed = []
     for release in given.releases or RELEASES:
         try:
             done = (
-                wheels(release, given.python) if given.wheels else check(release, given.tests, given.workers)
+                wheels(release, given.python)
+                if given.wheels
+                else check(release, given.tests, given.workers, given.python)
             )
             print(f"{release}: {done}", flush=True)
         except Failed as error:

@@ -41,6 +41,17 @@ def test_the_copy_of_the_tree_follows_it_and_keeps_what_was_built(
     assert (there / "package" / "one.py").stat().st_ino == copied.st_ino
 
 
+def test_an_environment_of_another_python_is_made_anew(tmp_path: Path) -> None:
+    venv = tmp_path / ".venv"
+    distros.forget_another(venv, "/usr/bin/python3")
+    venv.mkdir()
+    (venv / "pyvenv.cfg").write_text("command = /usr/bin/python3 -m venv --system-site-packages /t/.venv\n")
+    distros.forget_another(venv, "/usr/bin/python3")
+    assert venv.exists()
+    distros.forget_another(venv, "/usr/bin/python3.15")
+    assert not venv.exists()
+
+
 def test_the_tree_is_what_git_has() -> None:
     names = root.tracked()
     assert {"Makefile", "tests/roots/enter", "aiordma/CMakeLists.txt"} <= set(names)
