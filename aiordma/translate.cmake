@@ -4,7 +4,7 @@
 #   cmake -D PYTHON=... -D VERSION=... -D NAME=... -D SOURCE=... -D OUT=... -D KEPT=... -D OPTIONS=... -P translate.cmake
 #
 # Writes OUT and OUT.dep. KEPT has the last result for each module, and a key of what it was made of.
-cmake_minimum_required(VERSION 3.21)
+cmake_minimum_required(VERSION 3.20)
 get_filename_component(root "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
 file(GLOB_RECURSE shared "${root}/aiordma/*.pxd" "${root}/aiordma/*.pxi" "${root}/rocefabric/*.pxd")
 set(key "${VERSION}\n${NAME} ${SOURCE} ${OPTIONS}\n")
@@ -44,4 +44,4 @@ endif()
 
 file(READ "${kept}.dep" made_of)
 file(WRITE "${OUT}.dep" "${OUT}:${made_of}")
-file(COPY_FILE "${kept}.c" "${OUT}")
+execute_process(COMMAND "${CMAKE_COMMAND}" -E copy "${kept}.c" "${OUT}" COMMAND_ERROR_IS_FATAL ANY)
