@@ -39,8 +39,8 @@ _PACKAGE = str(Path(aiordma.__file__).parent)
 #: client will speak (seven calls; four of them were measured: 10 us of 400). Two more since links are told
 #: by the address of their peer and by their secret, and three since each connect looks whether the SYN may
 #: ask for SMC-R (0.2 us together, on a host that is not set up). Six more since a plain server that is known
-#: by its SYN-ACK is heard of before a device is opened (a process' first connect to one: 11 ms, 0.2 ms since).
-#: More want a reason, and a measurement.
+#: by its SYN-ACK is heard of before a device is opened (a process' first connect to one: 11 ms, 0.2 ms
+#: since). More want a reason, and a measurement.
 _CALLS = 98
 
 
