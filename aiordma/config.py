@@ -389,7 +389,9 @@ class Config(Constants):
             given = _raw_names().intersection(_raw_environ)
             if not given:
                 return _defaults()
-            return _parsed_raw(frozenset([(variable, _raw_environ[variable]) for variable in given]))
+            found = [(variable, _raw_environ.get(variable)) for variable in given]
+            # Another thread may have taken one away since.
+            return _parsed_raw(frozenset([(variable, text) for variable, text in found if text is not None]))
         if environ is None:
             _check_verbs(os.environ.get(_VERBS, ""))
         environ = os.environ if environ is None else environ
