@@ -6,6 +6,7 @@ folder then broke each other, now and then.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def test_a_group_has_one_worker(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--rootdir", tmp_path, tmp_path],
         cwd=tmp_path,
+        env=os.environ | {"PYTEST_ADDOPTS": ""},  # they are for the tests of this tree
         capture_output=True,
         text=True,
         check=False,

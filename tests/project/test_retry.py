@@ -84,7 +84,7 @@ def run(tmp_path: Path, source: str, entries: str = "", *options: str) -> tuple[
     done = subprocess.run(
         [sys.executable, "-c", program, "-q", "-p", "no:cacheprovider", *options, "test_it.py"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "AIORDMA_TEST_SLOWER": "1"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "AIORDMA_TEST_SLOWER": "1", "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         check=False,
