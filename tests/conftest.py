@@ -156,8 +156,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
-        # "loop": of a process that the test starts.
-        own = "anyio_backend" if "anyio_backend" in params else "loop" if params.get("loop") in LOOPS else ""
+        # "loop": of a process that the test starts, or one that the test makes, as contracts do ("uvloop").
+        by_itself = params.get("loop") in {*LOOPS, "uvloop"}
+        own = "anyio_backend" if "anyio_backend" in params else "loop" if by_itself else ""
         if own:
             others = repr([value for name, value in sorted(params.items()) if name != own])
             tests.setdefault(item.nodeid.partition("[")[0], {}).setdefault(others, []).append(item)
