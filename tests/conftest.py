@@ -218,7 +218,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     left_out = [f"{number} {kind}" for kind, number in config.stash[_LEFT_OUT].items()]
     if left_out and not config.getoption("collectonly"):
-        terminalreporter.write_line(f"Left out: {', '.join(left_out)}. `make test` runs them.")
+        terminalreporter.write_line(f"Left out: {', '.join(left_out)}. `make test-loops` runs all.")
 
 
 @pytest.fixture(params=list(LOOPS))
