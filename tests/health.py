@@ -17,6 +17,7 @@ from tests.processes import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from weakref import ref
 
     import aiordma
 
@@ -42,6 +43,19 @@ async def endpoint_begun() -> None:
     thread has swept, whose descriptors tests would count."""
     await until(lambda: hasattr(wake.current().locals["aiordma.admin.endpoint"], "value"))
     wait_for_threads()
+
+
+def collected(reference: ref[Any], collect: Callable[[], object] = gc.collect) -> bool:
+    """Whether an object that nothing needs any more goes, perhaps at a second collection: a thread that hands
+    a result over, such as one of a loop's executor, holds what it is for until it has, and a collection that
+    begins while another thread is in one does nothing.
+    """
+    for _ in range(1000):
+        collect()
+        if reference() is None:
+            return True
+        os.sched_yield()
+    return False
 
 
 def descriptors() -> list[str]:

@@ -10,6 +10,7 @@ import anyio
 
 from aiordma import wake
 from aiordma.pipes.draining import Draining
+from tests.health import collected
 
 
 class One:
@@ -50,6 +51,4 @@ def test_nobody_else_needs_to_hold_it(anyio_backend: Any) -> None:
         assert held() is not None
         return held
 
-    held = anyio.run(main, backend=anyio_backend[0], backend_options=anyio_backend[1])
-    gc.collect()
-    assert held() is None
+    assert collected(anyio.run(main, backend=anyio_backend[0], backend_options=anyio_backend[1]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import socket
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 from aiordma import wake
 from aiordma.wake.base import SHARE_OPERATIONS
+from tests.health import collected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,9 +80,7 @@ def test_loop_and_waker_die_together(anyio_backend: Any) -> None:
         wake.current().at_loop_end(lambda: None)
         return weakref.ref(asyncio.get_running_loop())
 
-    loop = anyio.run(main, backend=anyio_backend[0], backend_options=anyio_backend[1])
-    gc.collect()
-    assert loop() is None
+    assert collected(anyio.run(main, backend=anyio_backend[0], backend_options=anyio_backend[1]))
 
 
 async def test_watch_is_persistent_and_level_triggered(pair: tuple[socket.socket, socket.socket]) -> None:
