@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,10 +11,15 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
+from aiordma.negotiation import first_bytes
+from aiordma.negotiation.clc_io import ClcIO
+from aiordma.negotiation.options import PathOptions
+from tests.virtual import in_virtual_time
 
-from .serving import LOCAL, serving
+from .serving import LOCAL, serving, tcp_pair
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator
 
     from .fake import Engine
@@ -90,3 +95,31 @@ async def test_a_lone_prefix_waits_no_longer_than_a_silent_client(
     config = Config(server_first_wait_ms=wait_ms, negotiate_timeout_ms=FOREVER)
     async with echoing(surface, config) as port:
         await check_served(port, prefix)
+
+
+@pytest.mark.parametrize("clients", [1, 500])
+@in_virtual_time
+async def test_many_silent_clients_are_looked_out_for_less_often(
+    clients: int, anyio_backend: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one of this host is on its way, any of them may be that one."""
+    looks = 0
+
+    def is_expected(port: int) -> bool:
+        nonlocal looks
+        looks += 1
+        return True
+
+    monkeypatch.setattr(first_bytes, "is_expected", is_expected)
+    options = PathOptions(Config(server_first_wait_ms=2_000), "auto")
+
+    async def wait(server: socket.socket) -> None:
+        with ClcIO(server) as io:
+            assert await first_bytes.FirstBytes(io, options).are_clc() is None
+
+    with ExitStack() as stack:
+        servers = [stack.enter_context(tcp_pair())[1] for _ in range(clients)]
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                tasks.start_soon(wait, server)
+    assert 2 * 40 <= looks <= 2 * 2000
