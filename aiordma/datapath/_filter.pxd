@@ -1,7 +1,8 @@
 # Declarations of _filter.pyx (the fault filter of a link).
 from libc.stdint cimport uint32_t
 
-from ._qp cimport Hook, QueuePair
+from ._qp cimport QueuePair
+from ._send_queue cimport Hook
 from ._verbs cimport aio_chain
 
 cdef class Held:

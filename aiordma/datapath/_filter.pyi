@@ -5,7 +5,8 @@ from typing_extensions import disjoint_base
 
 from ..proto.filter import Decision, Direction, Op
 from ..wake.base import Handle
-from ._qp import Hook, QueuePair
+from ._qp import QueuePair
+from ._send_queue import Hook
 
 class _Link(Protocol):
     peer: str

@@ -16,7 +16,8 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 cdef extern from "arpa/inet.h" nogil:
     uint32_t ntohl(uint32_t value)
 
-from ._qp cimport CDC_TYPE, KIND_KEEPALIVE, Flow, Hook, QueuePair, is_announced_ack
+from ._qp cimport CDC_TYPE, Flow, QueuePair, is_announced_ack
+from ._send_queue cimport KIND_KEEPALIVE, Hook
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,

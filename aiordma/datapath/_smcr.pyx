@@ -7,7 +7,8 @@ its program reads, so a window of 16 leaves it room, and its device repeats what
 """
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
 
-from ._qp cimport KIND_SEND, MESSAGE_BYTES, QueuePair
+from ._qp cimport QueuePair
+from ._send_queue cimport KIND_SEND, MESSAGE_BYTES
 from ._stand_in cimport (
     AIO_KIND_ANSWER,
     AIO_KIND_COPY,

@@ -256,7 +256,7 @@ cdef class MessageChannel(Flow):
             if not qp.can_message():
                 return 0
             self.close_sent, self.abort_sent = True, self.aborting
-            qp.say_last(self)
+            qp.say_last(self.queued)
             # Signalled: only when the peer's device has it may the TCP connection be closed.
             self.outbox.post_control(CLOSE, FLAG_ABORT if self.aborting else 0, True)
             self.closing_position = qp.sq_posted
@@ -268,7 +268,7 @@ cdef class MessageChannel(Flow):
             self.asked, self.ask = self.asked or self.ask, False
             self.credits_sent += 1
             if self.want != WANT_LINK or self.over:
-                qp.say_last(self)
+                qp.say_last(self.queued)
             self.outbox.post_control(CREDIT, FLAG_WAITING if self.asked else 0, False)
         if self.want != WANT_LINK or self.over:
             return 1

@@ -20,7 +20,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from ..plain cimport check_plain
 from .._cq cimport CompletionPoller
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM
-from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
+from ..datapath._qp cimport Flow, QueuePair
+from ..datapath._send_queue cimport SQ_RESERVE
 from ..datapath._verbs cimport (
     AIO_CHAIN_MAX,
     IBV_SEND_INLINE,

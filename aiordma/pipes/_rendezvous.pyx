@@ -25,7 +25,8 @@ from anyio import ClosedResourceError
 from ..wake.escaping import contain
 
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, SendQueueWaiter
-from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
+from ..datapath._qp cimport Flow, QueuePair
+from ..datapath._send_queue cimport SQ_RESERVE
 from ..datapath._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
 from ..verbs._copy cimport aio_copy, bytes_of
 

@@ -4,7 +4,8 @@ from typing import final
 from typing_extensions import Buffer
 
 from ..errors import Code, FallbackReason
-from ._ring import PipeStatistics, RingPipe
+from ._ring import RingPipe
+from ._ring_life import PipeStatistics
 from .contracts import Fallback, RejoinAttempt, Transport
 from .tls import Carrier
 

@@ -16,7 +16,7 @@ from ._ring cimport RingPipe
 from ._ring_polling cimport busy_poll, poll_receive, poll_send
 
 from ..errors import Code, NegotiationError
-from ._ring import PipeStatistics
+from ._ring_life import PipeStatistics
 
 
 cdef enum:
