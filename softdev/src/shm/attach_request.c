@@ -116,6 +116,34 @@ void soft_attach_give_back(struct soft_link *link, const struct soft_message *ms
 		soft_attach_refused(qp, msg, err, false, after);
 }
 
+/*
+ * Whether the peer expects other sequence numbers than this queue pair begins with, once it may begin. A card takes
+ * nothing then, and the requester repeats in vain: as without a lane, and by a process that has answered.
+ */
+static bool out_of_sequence(const struct soft_qp *qp)
+{
+	enum { PSN = 0xffffff };
+	const struct soft_out *o = qp->out;
+
+	return o && o->psn && qp->qp.qp_type == IBV_QPT_RC && qp->attr.qp_state == IBV_QPS_RTS &&
+	       ((qp->attr.sq_psn ^ (o->psn - 1)) & PSN);
+}
+
+void soft_out_settings(struct soft_qp *qp, bool first)
+{
+	if (first && soft_unlikely(out_of_sequence(qp))) {
+		soft_link_kick(qp->out->link);
+		soft_out_free(qp);
+		qp->met = false;
+		qp->heard = true;
+		return;
+	}
+	if (qp->out)
+		atomic_store(&qp->out->seg->rnr_retry, qp->attr.rnr_retry);
+	else if (qp->refused)
+		soft_service(qp, SOFT_SERVICE_CONNECT);
+}
+
 /* Takes the lane, if the QP still wants it. */
 static bool take_lane(struct soft_qp *qp, struct soft_link *link, const struct soft_message *msg, struct soft_out *out,
 		      struct soft_after *after)

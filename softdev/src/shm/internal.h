@@ -63,9 +63,16 @@ void soft_links_chan_gone(uint64_t chan_id);
 /* Drops both ends of a QP's lanes; takes the locks itself. */
 void soft_lanes_drop(struct soft_qp *qp);
 
+/* ---- attach_request.c: sq_lock held -------------------------------------------------------------------- */
+
+/*
+ * Copies the QP attributes that the responder needs. The first time, it drops a lane to a peer that would not take what
+ * comes from here.
+ */
+void soft_out_settings(struct soft_qp *qp, bool first);
+
 /* ---- lane_requester.c: sq_lock held ----------------------------------------------------------------- */
 
-void soft_out_early(struct soft_qp *qp, struct soft_wqe *wqe);
 enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after);
 /* Rings the responder's door for records added since the last call. */
 bool soft_out_flush(struct soft_qp *qp);
@@ -77,6 +84,17 @@ bool soft_out_collect(struct soft_qp *qp, struct soft_after *after);
 void soft_out_idle(struct soft_qp *qp);
 /* An acknowledgement is overdue: kicks the peer's progress thread. False: nothing is outstanding. */
 bool soft_out_kick(struct soft_qp *qp);
+/* bell.c: wakes a CQ of another process if it is armed for this kind of completion. Never blocks. */
+void soft_door_fire(struct soft_door *door, const _Atomic(uint64_t) *arming, const struct soft_event *event,
+		    bool solicited);
+
+/* ---- lane_direct.c: sq_lock held ---------------------------------------------------------------------- */
+
+/* A WRITE that is not posted yet is placed already, if the memory may be written in any order. */
+void soft_out_early(struct soft_qp *qp, struct soft_wqe *wqe);
+
+/* ---- lane_will.c -------------------------------------------------------------------------------------- */
+
 /* Publish qp->holds, and qp->note. No lock; the thread that posts. */
 void soft_out_say(struct soft_qp *qp);
 void soft_out_note(struct soft_qp *qp);
@@ -84,11 +102,6 @@ void soft_out_note(struct soft_qp *qp);
 void soft_out_will(struct soft_qp *qp, const void *message, uint32_t length, uint32_t imm);
 /* Publishes both, on a lane that is new. */
 void soft_out_say_first(struct soft_qp *qp);
-/* Copies the QP attributes that the responder needs. */
-void soft_out_settings(struct soft_qp *qp, bool first);
-/* bell.c: wakes a CQ of another process if it is armed for this kind of completion. Never blocks. */
-void soft_door_fire(struct soft_door *door, const _Atomic(uint64_t) *arming, const struct soft_event *event,
-		    bool solicited);
 
 /* ---- lane_responder.c: rq_lock held ----------------------------------------------------------------- */
 

@@ -275,6 +275,24 @@ struct soft_ud_in {
 	uint64_t head;
 };
 
+/* ---- lane_direct.c: sq_lock held --------------------------------------------------------------------- */
+
+enum soft_direct {
+	SOFT_DIRECT_DONE,
+	SOFT_DIRECT_MORE,  /* SOFT_TURN_BYTES of it are done */
+	SOFT_DIRECT_LATER, /* when what is in the ring is carried out */
+	SOFT_DIRECT_NO,    /* by the ring */
+	SOFT_DIRECT_PROT,  /* this end's memory does not allow it */
+	SOFT_DIRECT_LOST,  /* an atomic of which nobody knows whether it was in time */
+};
+/* Carries out a WRITE, READ or atomic here, if the memory is mapped and nothing in the ring goes before. */
+enum soft_direct soft_out_direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t access);
+
+/* ---- lane_will.c -------------------------------------------------------------------------------------- */
+
+/* What is held may be more than what settled, or was left: in this order, before the program goes on. */
+void soft_seg_say(struct soft_seg *seg, uint32_t holds);
+
 /* ---- outside.c: peers in the middle of a direct access ------------------------------------------------ */
 
 /* The lane is new. */

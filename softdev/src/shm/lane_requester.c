@@ -1,17 +1,10 @@
 /*
- * The requester's end of a lane: requests go into the ring or, for mapped memory, directly to their destination;
- * acknowledgements and response data come back.
- *
- * A direct access and a request in the ring must not overtake each other on the same memory: an RC queue pair carries
- * out its requests in order, READs among themselves, too (IBTA, work request ordering). So while a WRITE, READ or atomic
- * is in the ring, later ones follow it there. Those that are longer than a record wait until it is carried out instead:
- * a stream of large READs, of which one follows the other, would not leave the ring any more, at a third of the speed.
- * SENDs do not matter: their data goes elsewhere.
+ * The requester's end of a lane: requests go into the ring or, for mapped memory, directly to their destination
+ * (lane_direct.c); acknowledgements and response data come back.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "shm/lane.h"
@@ -247,190 +240,7 @@ static enum soft_run immediate(struct soft_qp *qp, struct soft_wqe *wqe)
 	return SOFT_RUN_SENT;
 }
 
-/* ---- direct access ---------------------------------------------------------------------------------- */
-
-static void ask(struct soft_qp *qp, uint32_t rkey)
-{
-	struct soft_out *o = qp->out;
-
-	for (unsigned i = 0; i < o->nasks; i++)
-		if (o->asks[i] == rkey)
-			return;
-	if (o->nasks == SOFT_ASKS)
-		return;
-	o->asks[o->nasks++] = rkey;
-	soft_service(qp, SOFT_SERVICE_RESOLVE);
-}
-
-struct soft_reg *soft_reg_elsewhere(struct soft_out *o, uint32_t rkey)
-{
-	for (unsigned i = 0; i < SOFT_REGS; i++)
-		if (o->regs[i].rkey == rkey)
-			return &o->regs[i];
-	return NULL;
-}
-
-enum direct { DIRECT_DONE, DIRECT_MORE, DIRECT_LATER, DIRECT_NO, DIRECT_PROT, DIRECT_LOST };
-
-/*
- * The next n bytes, of memory that is not shareable: the kernel copies it, in one call and without the owner's CPU.
- */
-static enum direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe, const struct soft_reg *r, uint32_t access,
-				  uint32_t n)
-{
-	const bool write = access == IBV_ACCESS_REMOTE_WRITE;
-	struct soft_link *link = qp->out->link;
-	struct iovec here[SOFT_MAX_SGE];
-	struct iovec there = { (void *)(uintptr_t)(r->remote + (wqe->raddr - r->base) + wqe->offset), n };
-	uint32_t skip = wqe->offset, left = n, pieces = 0;
-	ssize_t done;
-
-	for (uint32_t i = 0; left; i++) {
-		const struct ibv_sge *sge = &wqe->sge[i];
-		if (skip >= sge->length) {
-			skip -= sge->length;
-			continue;
-		}
-		uint32_t part = sge->length - skip < left ? sge->length - skip : left;
-		char *at = (char *)(uintptr_t)sge->addr;
-		if (!(wqe->flags & IBV_SEND_INLINE))
-			at = soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length,
-					     write ? 0 : IBV_ACCESS_LOCAL_WRITE);
-		if (!at)
-			return DIRECT_PROT;
-		here[pieces++] = (struct iovec){ at + skip, part };
-		left -= part;
-		skip = 0;
-	}
-	if (link->dead || link->pid <= 0)
-		return DIRECT_NO;
-	done = write ? process_vm_writev(link->pid, here, pieces, &there, 1, 0) :
-		       process_vm_readv(link->pid, here, pieces, &there, 1, 0);
-	if (done == (ssize_t)n)
-		return DIRECT_DONE;
-	if (done < 0 && (errno == EPERM || errno == ENOSYS))
-		atomic_store(&link->no_vm, true);
-	return DIRECT_NO; /* the responder carries it out, or reports the error */
-}
-
-/* The same, in any order. */
-static enum direct loosely_through_kernel(struct soft_qp *qp, const struct soft_wqe *wqe, const struct soft_reg *r,
-					  uint32_t n)
-{
-	struct soft_wqe piece = *wqe;
-	enum direct done = DIRECT_DONE;
-	struct soft_order order;
-	uint32_t offset, part;
-
-	soft_order_begin(&order, qp, n);
-	while (done == DIRECT_DONE && soft_order_next(&order, &offset, &part)) {
-		piece.offset = wqe->offset + offset;
-		done = through_kernel(qp, &piece, r, IBV_ACCESS_REMOTE_WRITE, part);
-	}
-	return done;
-}
-
-/*
- * Hazard: the owner withdraws the key (or closes the gate) and then looks whether we are inside; we say so and then
- * look at both. All seq_cst: either the owner sees us inside, or we see that the key is gone.
- */
-static bool enter(struct soft_out *o, struct soft_reg *r, uint64_t addr, uint32_t n)
-{
-	atomic_store_explicit(&o->seg->inside_at, addr, memory_order_relaxed);
-	atomic_store_explicit(&o->seg->inside_length, r->at ? n : 0, memory_order_relaxed);
-	atomic_exchange(&o->seg->inside, r->rkey);
-	if (soft_likely(atomic_load(&o->seg->gate) == r->gate &&
-			atomic_load(&o->link->published->serial[r->index]) == r->serial))
-		return true;
-	atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
-	r->rkey = 0;
-	return false;
-}
-
-/* False: the owner has taken the memory away while we were inside (outside.c). What we did there is lost. */
-static bool leave(struct soft_out *o, struct soft_reg *r)
-{
-	if (soft_likely(!(atomic_exchange(&o->seg->inside, 0) & SOFT_INSIDE_EVICTED)))
-		return true;
-	r->rkey = 0;
-	return false;
-}
-
-/* Whether the memory is not what the request needs, with these rights to it. */
-static bool unfit(const struct soft_reg *r, const struct soft_wqe *wqe, uint32_t rights, uint32_t access)
-{
-	return (!r->at && !r->remote) || (rights & access) != access || wqe->raddr < r->base ||
-	       wqe->length > r->length || wqe->raddr - r->base > r->length - wqe->length;
-}
-
-/* The next n bytes of a WRITE, in any order. */
-static bool gather_loosely(struct soft_qp *qp, const struct soft_wqe *wqe, char *at, uint32_t n)
-{
-	struct soft_order order;
-	uint32_t offset, part;
-
-	soft_order_begin(&order, qp, n);
-	while (soft_order_next(&order, &offset, &part))
-		if (!soft_wqe_gather(qp, wqe, wqe->offset + offset, at + offset, part))
-			return false;
-	return true;
-}
-
-static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t access)
-{
-	struct soft_out *o = qp->out;
-	struct soft_reg *r = soft_reg_place(o, wqe->rkey);
-	bool ok = true, loosely = false;
-
-	if (soft_unlikely(!wqe->length))
-		return DIRECT_NO;
-	if (soft_unlikely(r->rkey != wqe->rkey) && !(r = soft_reg_elsewhere(o, wqe->rkey))) {
-		ask(qp, wqe->rkey);
-		return DIRECT_NO;
-	}
-	if (soft_unlikely(unfit(r, wqe, r->access, access))) {
-		loosely = access == IBV_ACCESS_REMOTE_WRITE && r->loose && !unfit(r, wqe, r->loose, access);
-		if (!loosely)
-			return DIRECT_NO;
-	}
-	if (soft_unlikely(o->staged > qp->acked)) {
-		qp->acked = atomic_load_explicit(&o->seg->acked, memory_order_acquire);
-		if (o->staged > qp->acked)
-			return wqe->length > SOFT_FRAGMENT ? DIRECT_LATER : DIRECT_NO;
-	}
-	if (soft_unlikely(!r->at && (access == IBV_ACCESS_REMOTE_ATOMIC || atomic_load(&o->link->no_vm))))
-		return DIRECT_NO;
-	const uint32_t left = wqe->length - wqe->offset, n = left < SOFT_TURN_BYTES ? left : SOFT_TURN_BYTES;
-	if (soft_unlikely(access == IBV_ACCESS_REMOTE_ATOMIC && (((uintptr_t)r->at + (wqe->raddr - r->base)) & 7)))
-		return DIRECT_NO; /* the responder refuses it, in order */
-	if (soft_unlikely(!enter(o, r, wqe->raddr + wqe->offset, n)))
-		return DIRECT_NO;
-	if (soft_unlikely(!r->at)) {
-		enum direct done =
-			loosely ? loosely_through_kernel(qp, wqe, r, n) : through_kernel(qp, wqe, r, access, n);
-		if (!leave(o, r) && done == DIRECT_DONE)
-			return DIRECT_NO;
-		return done == DIRECT_DONE && n < left ? DIRECT_MORE : done;
-	}
-	char *at = r->at + (wqe->raddr - r->base) + wqe->offset;
-	if (access == IBV_ACCESS_REMOTE_WRITE) {
-		ok = soft_unlikely(loosely) ? gather_loosely(qp, wqe, at, n) :
-					      soft_wqe_gather(qp, wqe, wqe->offset, at, n);
-	} else if (access == IBV_ACCESS_REMOTE_READ) {
-		ok = soft_wqe_scatter(qp, wqe, wqe->offset, at, n);
-	} else {
-		uint64_t old;
-		ok = soft_rx_atomic(wqe->opcode, at, wqe->atomic.compare_add, wqe->atomic.swap, &old) &&
-		     soft_wqe_scatter(qp, wqe, 0, (const char *)&old, sizeof(old));
-	}
-	const bool stayed = leave(o, r);
-	if (soft_unlikely(!ok))
-		return DIRECT_PROT;
-	/* An atomic must not be carried out again: it may have been in time. */
-	if (soft_unlikely(!stayed))
-		return access == IBV_ACCESS_REMOTE_ATOMIC ? DIRECT_LOST : DIRECT_NO;
-	return n < left ? DIRECT_MORE : DIRECT_DONE;
-}
+/* ---- after a direct access --------------------------------------------------------------------------- */
 
 /* Part of a long WR is done, and the rest has to wait for its turn. */
 static enum soft_run direct_more(struct soft_qp *qp, struct soft_wqe *wqe)
@@ -515,24 +325,24 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe)
 		access = IBV_ACCESS_REMOTE_ATOMIC;
 	}
 	/* A WRITE started in the ring continues there; one written directly waits for room for its immediate. */
-	enum direct done = wqe->offset && !wqe->direct ? DIRECT_NO :
-			   wqe->placed                 ? DIRECT_DONE :
-							 direct(qp, wqe, access);
-	if (soft_unlikely(done == DIRECT_LATER) && staged_acked(qp))
-		done = direct(qp, wqe, access);
+	enum soft_direct done = wqe->offset && !wqe->direct ? SOFT_DIRECT_NO :
+				wqe->placed                 ? SOFT_DIRECT_DONE :
+							      soft_out_direct(qp, wqe, access);
+	if (soft_unlikely(done == SOFT_DIRECT_LATER) && staged_acked(qp))
+		done = soft_out_direct(qp, wqe, access);
 	switch (done) {
-	case DIRECT_MORE:
+	case SOFT_DIRECT_MORE:
 		return direct_more(qp, wqe);
-	case DIRECT_LATER:
+	case SOFT_DIRECT_LATER:
 		qp->wait = SOFT_WAIT_STAGED;
 		return SOFT_RUN_WAIT;
-	case DIRECT_LOST:
+	case SOFT_DIRECT_LOST:
 		wqe->status = IBV_WC_RETRY_EXC_ERR;
 		return SOFT_RUN_DONE;
-	case DIRECT_PROT:
+	case SOFT_DIRECT_PROT:
 		wqe->status = IBV_WC_LOC_PROT_ERR;
 		return SOFT_RUN_DONE;
-	case DIRECT_DONE:
+	case SOFT_DIRECT_DONE:
 		if (wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
 			wqe->placed = true;
 			return immediate(qp, wqe);
@@ -545,7 +355,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe)
 			soft_out_collect_acks(qp);
 		}
 		return SOFT_RUN_DONE;
-	case DIRECT_NO:
+	case SOFT_DIRECT_NO:
 		/* If the owner has closed the memory in the middle, it gets all of it again, and decides. */
 		if (soft_unlikely(wqe->direct))
 			wqe->offset = 0;
@@ -553,18 +363,6 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe)
 		break;
 	}
 	return access == IBV_ACCESS_REMOTE_WRITE ? stream(qp, wqe, true) : fetch(qp, wqe);
-}
-
-void soft_out_early(struct soft_qp *qp, struct soft_wqe *wqe)
-{
-	struct soft_out *o = qp->out;
-
-	if (!o || o->dead || !atomic_load_explicit(&o->seg->gate, memory_order_relaxed) ||
-	    atomic_load_explicit(&o->seg->cut, memory_order_relaxed))
-		return;
-	const struct soft_reg *r = soft_reg_elsewhere(o, wqe->rkey);
-	if (r && r->loose)
-		direct(qp, wqe, IBV_ACCESS_REMOTE_WRITE);
 }
 
 enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
@@ -581,69 +379,6 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft
 		atomic_store(&qp->out->seg->waiting, 1);
 	}
 	return r;
-}
-
-/* What is held may be more than what settled, or was left: in this order, before the program goes on. */
-static void say(struct soft_seg *seg, uint32_t holds)
-{
-	if (holds != SOFT_HOLDS_NOTHING) {
-		atomic_store_explicit(&seg->settled_at, 0, memory_order_relaxed);
-		atomic_store_explicit(&seg->will, 0, memory_order_relaxed);
-	}
-	atomic_store_explicit(&seg->holds, holds, memory_order_release);
-}
-
-/* Either soft_out_say_first() finds what was said before, or the lane is found here. */
-static bool has_lane(const struct soft_qp *qp)
-{
-	if (soft_likely(qp->out))
-		return true;
-	atomic_thread_fence(memory_order_seq_cst);
-	return qp->out;
-}
-
-void soft_out_say(struct soft_qp *qp)
-{
-	if (has_lane(qp))
-		say(qp->out->seg, atomic_load_explicit(&qp->holds, memory_order_relaxed));
-}
-
-void soft_out_note(struct soft_qp *qp)
-{
-	if (has_lane(qp))
-		atomic_store_explicit(&qp->out->seg->note, atomic_load_explicit(&qp->note, memory_order_relaxed),
-				      memory_order_release);
-}
-
-void soft_out_will(struct soft_qp *qp, const void *message, uint32_t length, uint32_t imm)
-{
-	struct soft_out *o = qp->out;
-
-	/* It follows all that is posted, as the tail has it: that must be published. */
-	if (!o || o->waiting || qp->unsent || qp->sq_next != qp->sq_tail)
-		return;
-	o->will ^= 1;
-	struct soft_will *will = &o->seg->wills[o->will];
-	will->length = length;
-	will->imm = imm;
-	memcpy(will->message, message, length);
-	atomic_store_explicit(&o->seg->will, o->tail + 1 + o->will, memory_order_release);
-}
-
-/* The lane is new: the thread that posts may say something else meanwhile, and not have seen the lane. */
-void soft_out_say_first(struct soft_qp *qp)
-{
-	uint32_t holds;
-	uint64_t note;
-
-	atomic_thread_fence(memory_order_seq_cst);
-	do {
-		holds = atomic_load(&qp->holds);
-		note = atomic_load(&qp->note);
-		say(qp->out->seg, holds == SOFT_HOLDS_LAST ? SOFT_HOLDS_SOME : holds);
-		atomic_store(&qp->out->seg->note, note);
-		atomic_thread_fence(memory_order_seq_cst);
-	} while (atomic_load(&qp->holds) != holds || atomic_load(&qp->note) != note);
 }
 
 /* ---- waking the responder --------------------------------------------------------------------------- */
@@ -670,7 +405,7 @@ bool soft_out_flush(struct soft_qp *qp)
 	if (settles) {
 		/* Published, and said, before the bell: who hears it may end this process. */
 		atomic_store_explicit(&qp->holds, SOFT_HOLDS_NOTHING, memory_order_relaxed);
-		say(o->seg, SOFT_HOLDS_NOTHING);
+		soft_seg_say(o->seg, SOFT_HOLDS_NOTHING);
 	}
 	if (o->bit >= 64 || !(atomic_load(&o->door->near) & UINT64_C(1) << o->bit))
 		soft_door_ring(o->door, o->bit);
@@ -829,34 +564,6 @@ bool soft_out_collect(struct soft_qp *qp, struct soft_after *after)
 	}
 	soft_sq_retire(qp, after);
 	return true;
-}
-
-/*
- * Whether the peer expects other sequence numbers than this queue pair begins with, once it may begin. A card takes
- * nothing then, and the requester repeats in vain: as without a lane, and by a process that has answered.
- */
-static bool out_of_sequence(const struct soft_qp *qp)
-{
-	enum { PSN = 0xffffff };
-	const struct soft_out *o = qp->out;
-
-	return o && o->psn && qp->qp.qp_type == IBV_QPT_RC && qp->attr.qp_state == IBV_QPS_RTS &&
-	       ((qp->attr.sq_psn ^ (o->psn - 1)) & PSN);
-}
-
-void soft_out_settings(struct soft_qp *qp, bool first)
-{
-	if (first && soft_unlikely(out_of_sequence(qp))) {
-		soft_link_kick(qp->out->link);
-		soft_out_free(qp);
-		qp->met = false;
-		qp->heard = true;
-		return;
-	}
-	if (qp->out)
-		atomic_store(&qp->out->seg->rnr_retry, qp->attr.rnr_retry);
-	else if (qp->refused)
-		soft_service(qp, SOFT_SERVICE_CONNECT);
 }
 
 void soft_out_free(struct soft_qp *qp)

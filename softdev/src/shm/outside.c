@@ -4,7 +4,7 @@
  *
  * A process can be stopped at any instruction, for any time, and go on with its copy afterwards. It must not find what
  * the owner has put there meanwhile. Where it has mapped a slab, the pages that it is inside of are cut out of the slab
- * (slab.c): it goes on in pages that only it has. It sees that when it leaves (lane_requester.c), and gives its request
+ * (slab.c): it goes on in pages that only it has. It sees that when it leaves (lane_direct.c), and gives its request
  * to the owner, who decides by the key. The slab cannot be mapped any more; peers ask again, and the kernel copies.
  *
  * Where the kernel copies to the owner's address, a peer may be stopped just before that, and nothing can be put in the
