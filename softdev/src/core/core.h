@@ -369,12 +369,6 @@ bool soft_cq_rearm(struct soft_cq *cq);
 
 /* Draws the number of a QP that becomes visible. 0: none is free. soft_proc.lock held. */
 uint32_t soft_qp_draw(struct soft_qp *qp);
-/* Bits of enum ibv_wr_opcode: what a queue pair of this type may be asked to send. */
-uint32_t soft_ops_allowed(enum ibv_qp_type type);
-/* Of these, what posting need not look at more closely: depends on its attributes. */
-uint32_t soft_ops_now(const struct soft_qp *qp);
-/* What a post function returns for this errno. */
-int soft_error_returned(int err);
 /* The path of a QP that is not connected. */
 const struct soft_path_ops *soft_qp_first_path(const struct soft_qp *qp);
 /* Moves to ERR and flushes both queues. No QP lock held. */
@@ -400,6 +394,17 @@ bool soft_rq_take(struct soft_qp *qp);
 int soft_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int soft_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
+/* ---- post_check.c: what posting checks ---------------------------------------------------------------- */
+
+/* Bits of enum ibv_wr_opcode: what a queue pair of this type may be asked to send. */
+uint32_t soft_ops_allowed(enum ibv_qp_type type);
+/* Of these, what posting need not look at more closely: depends on its attributes. */
+uint32_t soft_ops_now(const struct soft_qp *qp);
+/* What a post function returns for this errno. */
+int soft_error_returned(int err);
+/* The destination's MTU, when it is known: of another one, messages of several packets fail. sq_lock held. */
+void soft_sq_mtu(struct soft_qp *qp, enum ibv_mtu theirs);
+
 /* ---- requester.c: send queues ----------------------------------------------------------------------- */
 
 /* ibv_post_send for our contexts; takes the lock. */
@@ -416,8 +421,6 @@ static inline bool soft_sq_has_room(struct soft_qp *qp, size_t count)
 {
 	return qp->sq_tail - atomic_load_explicit(&qp->sq_polled, memory_order_relaxed) + count <= qp->cap.max_send_wr;
 }
-/* The destination's MTU, when it is known: of another one, messages of several packets fail. */
-void soft_sq_mtu(struct soft_qp *qp, enum ibv_mtu theirs);
 /* How long a requester repeats what is not answered. */
 uint64_t soft_retry_ns(const struct soft_qp *qp);
 /* The destination's process answered that its QP is not ready. */

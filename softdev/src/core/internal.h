@@ -91,6 +91,11 @@ void soft_rq_flush(struct soft_qp *qp);
 /* Releases the slot of qp->current, after its completion. */
 void soft_rq_release(struct soft_qp *qp);
 
+/* ---- post_check.c ------------------------------------------------------------------------------------ */
+
+/* 0, an errno, or the status that it will fail with, negative. sq_lock held. */
+int soft_post_check(const struct soft_qp *qp, const struct ibv_send_wr *wr, uint64_t length);
+
 /* ---- requester.c ------------------------------------------------------------------------------------ */
 
 /* sq_lock held. */
