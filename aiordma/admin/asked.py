@@ -36,11 +36,6 @@ class Loop:
         """What it says of itself."""
         return next((part for part in self.parts if isinstance(part, Identity)), None)
 
-    @property
-    def is_quiet(self) -> bool:
-        """It has answered, or cannot, for a reason that is in order: its loop does not run."""
-        return self.state in QUIET
-
     def comes_by(self) -> bool:
         """Whether its page, read anew, says that the loop is at work."""
         with contextlib.suppress(OSError), contextlib.closing(place.Directory(self.home, self.uid)) as home:

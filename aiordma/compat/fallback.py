@@ -21,7 +21,7 @@ from ..proto import clc
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ..errors import FallbackReason
 
@@ -65,15 +65,19 @@ def tcp_info(reason: FallbackReason | None) -> dict[str, Any]:
     return {"aiordma.path": "tcp", "aiordma.fallback_reason": reason, "aiordma.stream": None}
 
 
-class TransportView(asyncio.Transport):
-    """A transport of uvloop (`wrapped`) with extra info beside its own."""
+class View:
+    """Shows a transport of uvloop (`wrapped`) with extra info beside its own; a base class."""
 
-    def __init__(self, wrapped: asyncio.Transport, info: Mapping[str, Any]) -> None:
+    #: Methods of the transport, as far as it has them.
+    own_methods: Iterable[str]
+
+    def __init__(self, wrapped: Any, info: Mapping[str, Any]) -> None:
         self.wrapped = wrapped
         self._info = info
         # In the instance these hide the base class's methods, and a call goes straight to uvloop's.
-        for name in _METHODS:
-            setattr(self, name, getattr(wrapped, name))
+        for name in self.own_methods:
+            if hasattr(wrapped, name):
+                setattr(self, name, getattr(wrapped, name))
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See asyncio."""
@@ -85,11 +89,16 @@ class TransportView(asyncio.Transport):
         return f"<{type(self).__name__} {self.wrapped!r}>"
 
 
-_METHODS = [
-    name
-    for name in dir(asyncio.Transport)
-    if not name.startswith("_") and name != "get_extra_info" and callable(getattr(asyncio.Transport, name))
-]
+class TransportView(View, asyncio.Transport):
+    """A transport of uvloop with extra info beside its own."""
+
+    own_methods = tuple(
+        name
+        for name in dir(asyncio.Transport)
+        if not name.startswith("_")
+        and name != "get_extra_info"
+        and callable(getattr(asyncio.Transport, name))
+    )
 
 
 def with_info(transport: asyncio.Transport, info: Mapping[str, Any]) -> asyncio.Transport:

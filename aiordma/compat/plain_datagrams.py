@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..borrowed import ENABLED
 from ..errors import Code, FallbackReason, NegotiationError, describe
 from ..negotiation import peer_cache
+from .fallback import View
 from .own_methods import unpatched
 
 if TYPE_CHECKING:
@@ -44,31 +45,13 @@ def why_plain(mode: Mode, options: Mapping[str, Any]) -> FallbackReason | None:
     return FallbackReason.of_local(Code.DISABLED) if mode == "tcp" else reason
 
 
-class DatagramView(asyncio.DatagramTransport):
-    """A transport of uvloop (`wrapped`) with extra info beside its own."""
+class DatagramView(View, asyncio.DatagramTransport):
+    """A transport of uvloop with extra info beside its own."""
 
-    def __init__(self, wrapped: asyncio.DatagramTransport, info: Mapping[str, Any]) -> None:
-        self.wrapped = wrapped
-        self._info = info
-        # In the instance these hide the base class's methods, and a call goes straight to uvloop's.
-        for name in _METHODS:
-            if hasattr(wrapped, name):
-                setattr(self, name, getattr(wrapped, name))
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """See asyncio."""
-        if name in self._info:
-            return self._info[name]
-        return self.wrapped.get_extra_info(name, default)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.wrapped!r}>"
-
-
-_METHODS = (
-    "abort", "close", "get_protocol", "get_write_buffer_limits", "get_write_buffer_size", "is_closing",
-    "sendto", "set_protocol", "set_write_buffer_limits",
-)  # fmt: skip
+    own_methods = (
+        "abort", "close", "get_protocol", "get_write_buffer_limits", "get_write_buffer_size", "is_closing",
+        "sendto", "set_protocol", "set_write_buffer_limits",
+    )  # fmt: skip
 
 
 class _Introduction(asyncio.DatagramProtocol):

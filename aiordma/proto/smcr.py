@@ -12,7 +12,7 @@ connection and results of the owner's work, and return events: those of ``events
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from .clc import EID, Accept, Confirm, Proposal
 from .codes import Code
@@ -21,9 +21,6 @@ from .events import Accepted, Confirmed, Event, Proposed, UseTcp
 from .frozen import Frozen
 from .handshake import ClientHandshake, ServerHandshake, State, Timeouts
 from .smcr_link import LinkEnd, LinkState, LinkTimes, SmcrLink
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = [
     "MakeReady",
@@ -131,8 +128,8 @@ class SmcrGroup:
 class SmcrGroups:
     """The link groups of one port, found as Linux finds its own."""
 
-    def __init__(self, groups: Iterable[SmcrGroup] = ()) -> None:
-        self._groups = list(groups)
+    def __init__(self) -> None:
+        self._groups: list[SmcrGroup] = []
 
     @property
     def count(self) -> int:

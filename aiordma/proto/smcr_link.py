@@ -101,7 +101,6 @@ class SmcrLink:
     :param role: "client" or "server": of the connection that made the link.
     :param own: this end.
     :param peer: the other end, as its Accept or Confirm says.
-    :param version: of SMC, by which the ends have agreed.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class SmcrLink:
         peer: LinkEnd,
         now: float,
         times: LinkTimes | None = None,
-        version: int = 2,
     ) -> None:
         if role not in ("client", "server"):
             raise LocalProtocolError(f"role {role!r}: must be client or server")
@@ -122,7 +120,6 @@ class SmcrLink:
         #: Requests that were refused or ignored, for people.
         self.refused = 0
         self._times = times or LinkTimes()
-        self._version = version
         self._keys: set[tuple[int, int]] = set()
         self._out: deque[bytes] = deque()
         self._deadline: float | None = now + self._times.confirm
@@ -309,8 +306,7 @@ class SmcrLink:
         self._out.append(answer)
 
     def _encoded(self, message: llc.LlcMessage) -> bytes:
-        data = message.encode()
-        return llc.in_version_2(data) if self._version > 1 else data
+        return llc.in_version_2(message.encode())
 
     def _confirm_link(self, *, response: bool) -> bytes:
         own = self.own

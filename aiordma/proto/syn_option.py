@@ -44,11 +44,6 @@ class SynOption(Frozen):
         own = bytes((_IN_SYN_ACK if self.in_answer else _IN_SYN, self.version)) if self.version else b""
         return bytes((KIND, _HEAD_BYTES + len(own))) + EYE_CATCHER + own
 
-    def is_echo_of(self, sent: SynOption) -> bool:
-        """Whether a client that has ``sent`` one in its SYN gets the same back: something between the ends
-        returns what it does not know. Of Linux' option, an echo looks like an answer."""
-        return sent.is_aiordma and self == sent
-
 
 def find(options: bytes) -> SynOption | None:
     """The option among the ``options`` of a TCP header; None: there is none that Linux would take."""

@@ -51,6 +51,10 @@ __all__ = ["ServerConnection"]
 
 _log = logging.getLogger("aiordma.rpc")
 
+#: What a client may announce: methods by number, and bytes of metadata of one call.
+_METHODS = 4096
+_METADATA_BYTES = 16384
+
 
 class Handling:
     """A call with a stream, while its handler runs."""
@@ -108,11 +112,9 @@ class ServerConnection(Multiplexer):
         dispatch: Dispatch,
         *,
         calls: int = 1024,
-        methods: int = 4096,
         window: int = 262144,
-        metadata_bytes: int = 16384,
     ) -> None:
-        self.machine = ServerCalls(Hello(calls, methods, window, metadata_bytes))
+        self.machine = ServerCalls(Hello(calls, _METHODS, window, _METADATA_BYTES))
         super().__init__(channel, self.machine, peer)
         self._message = self.machine.message
         self._dispatch = dispatch

@@ -119,7 +119,7 @@ class Attempts:
     :param deadline: when the caller's patience ends, in seconds of the clock whose time ``failed`` gets.
     """
 
-    __slots__ = ("_budget", "_deadline", "_draw", "_may_repeat", "_policy", "made")
+    __slots__ = ("_budget", "_deadline", "_may_repeat", "_policy", "made")
 
     def __init__(
         self,
@@ -127,13 +127,11 @@ class Attempts:
         budget: RetryBudget,
         may_repeat: bool,
         deadline: float | None,
-        draw: Callable[[], float] = random.random,
     ) -> None:
         self._policy = policy
         self._budget = budget
         self._may_repeat = may_repeat
         self._deadline = deadline
-        self._draw = draw
         #: How many have been made.
         self.made = 0
 
@@ -145,7 +143,7 @@ class Attempts:
         within_budget = self._budget.failed()
         if self.made >= self._policy.attempts or not within_budget:
             return None
-        pause = self._policy.backoff.pause(self.made, self._draw)
+        pause = self._policy.backoff.pause(self.made)
         if (told := _told(error)) is not None:
             if not 0 <= told <= MAX_TOLD_S:
                 return None

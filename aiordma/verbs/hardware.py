@@ -34,9 +34,9 @@ def scan(sysfs: Path = _SYSFS, nodes: Path = _NODES) -> list[HardwareDevice]:
     ]
 
 
-def active_ports(name: str, sysfs: Path = _SYSFS) -> list[int]:
+def active_ports(name: str) -> list[int]:
     """Numbers of the device's ports that are active."""
-    ports = sysfs / "infiniband" / name / "ports"
+    ports = _SYSFS / "infiniband" / name / "ports"
     numbers = [int(port) for port in _listdir(ports) if port.isdecimal()]
     return [n for n in sorted(numbers) if _read(ports / str(n) / "state").endswith("ACTIVE")]
 

@@ -45,11 +45,10 @@ def test_aiordma() -> None:
 
 
 def test_an_echo_is_known() -> None:
-    syn = SynOption(1)
-    assert syn.is_echo_of(syn)
-    assert not SynOption(1, in_answer=True).is_echo_of(syn)
-    assert not SynOption().is_echo_of(syn)  # a kernel, or what cuts an option
-    assert not SynOption().is_echo_of(SynOption())  # cannot be told
+    """What returns the option of a SYN returns what no answer is; of a kernel's, nobody can tell."""
+    found = [find(PLAIN + SynOption(1, in_answer=answers).encode()) for answers in (False, True)]
+    assert [option.in_answer for option in found if option is not None and option.is_aiordma] == [False, True]
+    assert find(KERNEL_SYN) == find(KERNEL_SYN_ACK)
 
 
 @pytest.mark.parametrize(
