@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from aiordma import wake
 from aiordma.links import engine as engines
@@ -28,7 +29,7 @@ ROUNDS = int(os.environ.get("AIORDMA_TEST_ROUNDS", "1"))
 OF_THE_WIRE = 4
 
 
-async def until(holds: Callable[[], bool], describe: Callable[[], object] = lambda: "") -> None:
+async def until(holds: Callable[[], object], describe: Callable[[], object] = lambda: "") -> None:
     """Wait for something the engine or the kernel does by itself, without an event."""
     try:
         with anyio.fail_after(PATIENCE):
@@ -36,6 +37,12 @@ async def until(holds: Callable[[], bool], describe: Callable[[], object] = lamb
                 await anyio.sleep(0.001)
     except TimeoutError:
         raise AssertionError(f"it never came true: {describe()}") from None
+
+
+async def settle(turns: int = 30) -> None:
+    """Let every task that can run do so: one that is cancelled or woken needs a few turns of the loop."""
+    for _ in range(turns):
+        await checkpoint()
 
 
 async def endpoint_begun() -> None:

@@ -11,13 +11,9 @@ from anyio.lowlevel import checkpoint
 
 from aiordma.credit import CreditWindow
 
+from .health import settle
+
 pytestmark = pytest.mark.anyio
-
-
-async def settle(turns: int = 4) -> None:
-    """Let every task that can run do so (a cancelled or woken task needs a few turns of the loop)."""
-    for _ in range(turns):
-        await checkpoint()
 
 
 def test_taking_without_waiting() -> None:

@@ -14,7 +14,7 @@ from aiordma.errors import AioRdmaError, CompletionError, LinkError, RemoteProto
 from aiordma.links import engine as engines
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
-from tests.health import nothing_left
+from tests.health import nothing_left, until
 from tests.streams.pairs import negotiated_pair
 from tests.tuned import tuned
 from tests.world import DEVICE, SLOWER
@@ -71,9 +71,7 @@ async def under(*rules: str, size: int = 200_000) -> tuple[Outcome, Outcome, fau
 
 async def settled() -> None:
     engine = await engines.current()
-    with anyio.fail_after(10):
-        while any(group.members for group in engine.all_groups):  # noqa: ASYNC110
-            await anyio.sleep(0.001)
+    await until(lambda: not any(group.members for group in engine.all_groups))
 
 
 @pytest.mark.parametrize(

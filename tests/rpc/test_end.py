@@ -10,16 +10,12 @@ from aiordma import rpc, wake
 from aiordma.channels import channel as channels
 from aiordma.config import Config
 from aiordma.testing.rpc import rpc_pair
+from tests.health import settle
 from tests.world import DEVICE
 
 from .services import service
 
 pytestmark = pytest.mark.anyio
-
-
-async def settle(turns: int = 30) -> None:
-    for _ in range(turns):
-        await checkpoint()
 
 
 async def test_abort_fails_the_calls_in_flight() -> None:

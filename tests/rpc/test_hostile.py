@@ -17,6 +17,7 @@ from aiordma.proto import rpc as wire
 from aiordma.rpc.connection import Connection
 from aiordma.testing.channel import MemoryChannel, memory_channels
 from aiordma.testing.rpc import rpc_pair
+from tests.health import settle
 
 from .services import Seen, service
 
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 HELLO = wire.hello_message(wire.Hello(8, 8, 1000, 1000))
-
-
-async def settle(turns: int = 30) -> None:
-    for _ in range(turns):
-        await checkpoint()
 
 
 class Peer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -16,6 +16,7 @@ from aiordma.rpc.health import Health, Status
 from aiordma.rpc.interceptor import ClientCall, ClientInterceptor, StreamProceed, UnaryProceed
 from aiordma.rpc.pool import Pool
 from aiordma.rpc.retry import Backoff, Retry, RetryPolicy
+from tests.health import until
 
 pytestmark = pytest.mark.anyio
 
@@ -111,12 +112,6 @@ class World:
     def pool(self, picking: Picking = Picking.ROUND_ROBIN, **options: Any) -> Pool:
         options = {"reconnect": QUICK} | options
         return Pool(list(self.servers), self.connect, picking=picking, **options)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """They come true by other tasks and by short timers of the pool; the test's timeout is the limit."""
-    while not condition():  # noqa: ASYNC110
-        await anyio.sleep(0.0005)
 
 
 def ready(pool: Pool) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from aiordma import rpc
+from tests.health import until
 
 pytestmark = pytest.mark.anyio
 
@@ -20,12 +21,6 @@ QUICK = rpc.Backoff(first_s=0.005, most_s=0.02)
 @pytest.fixture(params=["rdma", "tcp"])
 def mode(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Connections are made and lost by other tasks; the test's timeout is the limit."""
-    while not condition():  # noqa: ASYNC110
-        await anyio.sleep(0.002)
 
 
 class World:

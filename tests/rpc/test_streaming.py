@@ -14,15 +14,11 @@ from anyio.lowlevel import checkpoint
 from aiordma import rpc
 from aiordma.errors import LinkError
 from aiordma.testing.rpc import RpcPair, rpc_pair
+from tests.health import settle
 
 from .services import service
 
 pytestmark = pytest.mark.anyio
-
-
-async def settle(turns: int = 30) -> None:
-    for _ in range(turns):
-        await checkpoint()
 
 
 async def all_over(pair: RpcPair) -> None:

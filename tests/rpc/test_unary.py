@@ -14,15 +14,11 @@ from aiordma import rpc
 from aiordma.errors import LinkError
 from aiordma.testing.channel import memory_channels
 from aiordma.testing.rpc import rpc_pair
+from tests.health import settle
 
 from .services import service
 
 pytestmark = pytest.mark.anyio
-
-
-async def settle(turns: int = 20) -> None:
-    for _ in range(turns):
-        await checkpoint()
 
 
 @pytest.mark.parametrize("method", ["echo", "echo_async", "echo_late"])

@@ -13,22 +13,15 @@ from aiordma.config import Config
 from aiordma.datagrams.connection import connect_datagram, listen_datagram
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
+from tests.health import until
 from tests.streams.pairs import Pair
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiordma.config import Mode
     from aiordma.streams.stream import RdmaStream
 
 pytestmark = pytest.mark.anyio
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
 
 
 async def receive_until_lost(stream: RdmaStream) -> None:
