@@ -19,7 +19,7 @@
 enum {
     POLLED_NS = 3000000,
     QUIET_NS = 1000000,
-    LAST_POLLS = 1000,
+    LAST_POLLS = TIMES(1000),
     ATTEMPTS = 400,
     WANTED = 5,
     TURNS = 40,

@@ -569,7 +569,7 @@ static void peer_is_killed(void)
 {
     uint32_t seed = 4711;
 
-    for (int round = 0; round < 24; round++) {
+    for (int round = 0; round < TIMES(24); round++) {
         struct end_options options = memory_kinds[round % 2];
         uint32_t life = test_random(&seed) % 300, failed = 0;
         struct child child;

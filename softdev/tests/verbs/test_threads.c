@@ -203,7 +203,7 @@ static void coming_and_going(void)
     CHECK(!pthread_create(&threads[0], NULL, churn, NULL));
     CHECK(!pthread_create(&threads[1], NULL, churn, NULL));
     CHECK(!pthread_create(&threads[2], NULL, churn_contexts, NULL));
-    for (uint32_t i = 0; i < 3000; i++) {
+    for (uint32_t i = 0; i < TIMES(3000); i++) {
         fill(a.buf, 256, i);
         post_recv(&b, i, 8192, 256);
         do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 256, &of_b, 0);
