@@ -38,6 +38,9 @@ class PullReader(Protocol):
     def ring_news(self) -> None:
         """Data has arrived."""
 
+    def takes_ahead(self) -> int:
+        """How many bytes it would have taken by itself, if its transport pushed its data."""
+
     def is_full(self) -> bool:
         """Whether so much has arrived that it would have paused its transport, if that pushed its data."""
 

@@ -117,6 +117,8 @@ class ReadingTransport(FlowControl):
             self._reader = protocol.pull_reader()
             self._attach_reader()
         self._pipe.pushes = self._reader is None
+        if self._reader is None:
+            self._pipe.reads_ahead = 0  # the protocol gets what it takes
         self._receive: Callable[[], bool] = (
             self._receive_into_protocol
             if isinstance(protocol, asyncio.BufferedProtocol)
@@ -171,6 +173,7 @@ class ReadingTransport(FlowControl):
     def _attach_reader(self) -> None:
         if self._reader is not None:
             takes = self._delivers() and not (self._cut and self._eof_received)
+            self._pipe.reads_ahead = self._reader.takes_ahead() if takes else 0
             self._reader.ring_attached(self, self._pipe if takes else None)
 
     def _start_reading(self) -> None:

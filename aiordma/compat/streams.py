@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     ClientConnected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 
 _CHUNK_BYTES = 64 * 1024
+#: more than any ring has
+_ALL = 1 << 31
 #: a large read is allocated in blocks of this size, so that a length that a peer only claims costs nothing
 _BLOCK_BYTES = 16 * 1024 * 1024
 #: most bytes read ahead of the program, while it waits for room to write
@@ -122,6 +124,11 @@ class RingStreamReader(asyncio.StreamReader):
             self._wakeup_waiter()
         elif self._reads_ahead:
             self.read_ahead(True)
+
+    def takes_ahead(self) -> int:
+        """See `aiordma.compat.contracts.PullReader`. asyncio's reader pauses its transport when it has more
+        than two limits, and takes what one read of the socket returns in any case."""
+        return min(max(2 * self._limit, _CHUNK_BYTES), _ALL)
 
     def is_full(self) -> bool:
         """See `aiordma.compat.contracts.PullReader`."""

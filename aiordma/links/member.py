@@ -182,7 +182,7 @@ class Member(Leaver):
         return True
 
     def _part_with(self, connection: Any) -> None:
-        if connection.readable > connection.reads_ahead:
+        if connection.has_unread:
             connection.abort()
         else:
             connection.close()

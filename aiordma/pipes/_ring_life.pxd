@@ -38,6 +38,7 @@ cdef class RingLife(Flow):
     cdef bint mark_blocked(self) noexcept
     cdef object nothing(self, Py_ssize_t max_bytes)
     cdef void mark_unread(self) noexcept
+    cdef bint has_unread(self) noexcept
     cdef void judge_unread(self) noexcept
     cdef void forget_unread(self) noexcept
     cdef int announce(self, bint now) except -1

@@ -200,9 +200,14 @@ cdef class RingLife(Flow):
             self.unread = True
             self.qp.unread += 1
 
+    cdef bint has_unread(self) noexcept:
+        """Whether more has come than counts as read. Behind a full ring, more may wait at the peer."""
+        cdef uint32_t n = self.rx.available()
+        return n > self.reads_ahead or n == self.rx_size
+
     cdef void judge_unread(self) noexcept:
         """Bytes have come, or were read, or another number of them counts as read."""
-        if self.rx.available() > self.reads_ahead:
+        if self.has_unread():
             self.mark_unread()
         else:
             self.forget_unread()

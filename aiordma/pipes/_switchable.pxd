@@ -13,7 +13,7 @@ cdef class SwitchablePipe:
     cdef RingPipe receiving_ring
     cdef object sending, receiving          # transports
     cdef list following                     # what is received from after `receiving`; None: nothing
-    cdef readonly uint32_t reads_ahead      # bytes in the ring that count as read where this process ends
+    cdef uint32_t _reads_ahead
     cdef bint closed, eof_sent, _pushes
     cdef object _on_readable, _on_writable
     cdef object past                        # PipeStatistics of the transports that are done

@@ -19,10 +19,6 @@ from ..errors import Code, NegotiationError
 from ._ring_life import PipeStatistics
 
 
-cdef enum:
-    READ_AHEAD = 131072     # what an asyncio.StreamReader takes from the kernel before anybody reads it
-
-
 _NOTHING = PipeStatistics(*[0] * len(PipeStatistics._fields))
 
 
@@ -184,8 +180,23 @@ cdef class SwitchablePipe:
     @pushes.setter
     def pushes(self, bint value) -> None:
         self._pushes = self.ring.pushes = value
-        self.reads_ahead = 0 if value else READ_AHEAD
-        self.ring.read_ahead(self.reads_ahead)
+
+    @property
+    def reads_ahead(self) -> int:
+        """So many bytes that have come count as read where this process ends: see ``contracts.Pipe``."""
+        return self._reads_ahead
+
+    @reads_ahead.setter
+    def reads_ahead(self, uint32_t n) -> None:
+        self._reads_ahead = n
+        self.ring.read_ahead(n)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether more has come than counts as read: the peer of a process that ends now gets a reset."""
+        if self.following is None and self.receiving_ring is not None:
+            return self.receiving_ring.has_unread()
+        return self.readable > self._reads_ahead
 
     @property
     def path(self) -> str:
@@ -279,7 +290,7 @@ cdef class SwitchablePipe:
         if ring.owner is not None:      # otherwise it is over already
             ring.owner.connection = self
         ring.pushes = self._pushes
-        ring.read_ahead(self.reads_ahead)
+        ring.read_ahead(self._reads_ahead)
         ring.on_readable, ring.on_writable = self._on_readable, self._on_writable
 
     def send_by(self, transport) -> None:

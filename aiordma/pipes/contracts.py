@@ -132,6 +132,9 @@ class Pipe(Protocol):
     on_writable: Callable[[], None] | None
     #: Its owner is called from the loop when something arrives, and does not poll: the engine may do it.
     pushes: bool
+    #: So many bytes that have come count as read where this process ends or is killed: on TCP, its user would
+    #: have taken them from the kernel by then. With more, the peer gets a reset, as from the kernel.
+    reads_ahead: int
 
     @property
     def path(self) -> str: ...

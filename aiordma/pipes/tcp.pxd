@@ -19,6 +19,7 @@ cdef class TcpPipe:
     cdef public bint _closed
     cdef public object _error
     cdef public bint pushes
+    cdef public long long reads_ahead
     cdef long long _sent
     cdef public long long _received
     cdef long long _short_sends

@@ -96,6 +96,7 @@ class TcpPipe:
         self._eof = self._eof_sent = self._closed = False
         self._error: Exception | None = None
         self.pushes = False  # the kernel wakes the loop in any case
+        self.reads_ahead = 0  # the kernel knows what was taken from it
         self._sent = self._received = self._short_sends = self._pauses = 0
 
     # -- sending

@@ -82,6 +82,7 @@ class MemoryPipe:
 
     path = "memory"
     pushes = False
+    reads_ahead = 0
 
     def __init__(self, out: _Direction, inc: _Direction, schedule: Schedule | None, spin: bool) -> None:
         self._on_readable: Callable[[], None] | None = None

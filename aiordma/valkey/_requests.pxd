@@ -25,6 +25,7 @@ cdef class ValkeyRequests(CompletionOwner):
     cdef uint32_t staged                    # bytes in the mirror, from there on, that are not posted yet
     cdef object failure, _on_readable, _on_writable
     cdef public bint pushes                 # see contracts.Pipe; its owners poll by themselves
+    cdef public uint32_t reads_ahead        # of no use: the server is no process of ours
     cdef bint closed, eof_sent, ended, blocked, flushing, finished, dirty
     cdef readonly uint64_t last_received    # completions that prove the server alive
     cdef uint64_t sends, receives, bytes_sent, bytes_received, times_blocked, writes, registrations, registered, queries

@@ -23,6 +23,7 @@ class ValkeyRequests(CompletionOwner):
     on_readable: Callable[[], None] | None
     on_writable: Callable[[], None] | None
     pushes: bool
+    reads_ahead: int
     @property
     def qp_num(self) -> int: ...
     @property

@@ -7,14 +7,13 @@ import contextlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 import aiordma
 from aiordma import rpc
-from tests.health import until
 from tests.loops import LOOPS
 from tests.processes import PATIENCE, process
 from tests.roles import LOCAL, port_of
@@ -303,54 +302,6 @@ async def test_what_was_read_leaves_an_end(surface: str, loop: str) -> None:
             victim.kill()
             got = await _of_stream(stream)
     assert got == (0, "end")
-
-
-async def holding(control: Control, surface: str, size: int, port: int | None = None) -> None:
-    """Reads nothing, says when all has come, and waits to be killed."""
-    connection: Any
-    if surface == "stream":
-        connection = await _stream(control, port)
-        pipe = connection._pipe
-    else:
-        connection = await _streams(control, port, asyncio if surface == "plain" else aiordma)
-        pipe = getattr(connection.transport, "_pipe", None)
-    reader: Any = _kept[-1][0] if pipe is None else None  # type: ignore[index]
-    await until(lambda: (len(reader._buffer) if pipe is None else pipe.readable) == size)
-    _kept.append(connection)
-    control.say("came")
-    await anyio.sleep_forever()
-
-
-@pytest.mark.anyio
-@ROLES
-@pytest.mark.parametrize(
-    ("surface", "size", "end"),
-    [
-        *((surface, size, "end") for surface in ("plain", "streams") for size in (1, 1000, 100_000)),
-        ("streams", 200_000, "reset"),
-        ("stream", 1, "reset"),
-    ],
-)
-async def test_what_a_reader_of_asyncio_has_taken_counts_as_read(
-    surface: str, size: int, end: str, role: str
-) -> None:
-    """asyncio's reader takes two of its limits off the kernel before the program reads."""
-    async with contextlib.AsyncExitStack() as stack:
-        arguments: dict[str, Any] = {"surface": surface, "size": size}
-        path: Literal["tcp", "rdma"] = "tcp" if surface == "plain" else "rdma"
-        stack.enter_context(anyio.fail_after(PATIENCE))
-        if role == "client":
-            listener = await stack.enter_async_context(await aiordma.listen(LOCAL))
-            victim = stack.enter_context(process(f"{HERE}:holding", port=listener.port, **arguments))
-            stream = await listener.accept()
-        else:
-            victim = stack.enter_context(process(f"{HERE}:holding", **arguments))
-            stream = await aiordma.connect(LOCAL, await victim.heard(), mode=path)
-        assert stream.path == path
-        await stream.send(b"u" * size)
-        assert await victim.heard() == "came"
-        victim.kill()
-        assert await _of_stream(stream) == (0, end)
 
 
 SLOW = 2_000_000
