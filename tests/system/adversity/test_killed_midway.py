@@ -30,7 +30,7 @@ from tests.roles import LOCAL
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from tests.program import Control
 
@@ -59,7 +59,7 @@ class Holder(NamedTuple):
     #: Whether the surface has taken as much of `size` bytes as it takes, and the rest waits in the kernel.
     came: Callable[[int], bool]
     #: Sends; returns when it has, if ever.
-    write: Callable[[bytes], Awaitable[object]]
+    write: Callable[[bytes], Coroutine[Any, Any, object]]
     #: Whether a part of what it sends waits in the process.
     is_stuck: Callable[[], bool]
 
@@ -151,7 +151,8 @@ async def _streams(control: Control, port: int | None, module: Any, limit: int, 
             return waiting() > 0
         if pipe is not None:
             return in_ring(pipe) == min(size, pipe.statistics().ring_bytes)
-        return len(reader._buffer) == size or (len(reader._buffer) > 2 * limit and waiting() > 0)
+        taken = len(reader._buffer)
+        return taken == size or (taken > 2 * limit and waiting() > 0)
 
     async def write(data: bytes) -> None:
         writer.write(data)
@@ -170,7 +171,8 @@ async def _socket_of_anyio(control: Control, port: int | None) -> Holder:
         listener = await anyio.create_tcp_listener(local_host=LOCAL)
         _kept.append(listener)
         control.say(listener.extra(anyio.abc.SocketAttribute.local_port))
-        stream = await listener.listeners[0].accept()
+        socket_listener: Any = listener.listeners[0]
+        stream = await socket_listener.accept()
     _kept.append(stream)
     descriptor = stream.extra(anyio.abc.SocketAttribute.raw_socket).fileno()
     return _of_stream(stream.send, lambda: in_kernel(descriptor), lambda: not _takes(descriptor))
@@ -213,12 +215,14 @@ async def _trio(control: Control, port: int | None, installed: bool) -> Holder:
     return _of_stream(stream.send_all, lambda: in_kernel(descriptor), lambda: not _takes(descriptor))
 
 
-def _of_pipe(send: Callable[[bytes], Awaitable[object]], pipe: Any) -> Holder:
+def _of_pipe(send: Callable[[bytes], Coroutine[Any, Any, object]], pipe: Any) -> Holder:
     return _of_stream(send, lambda: in_ring(pipe), lambda: pipe.writable == 0)
 
 
 def _of_stream(
-    send: Callable[[bytes], Awaitable[object]], waiting: Callable[[], int], is_stuck: Callable[[], bool]
+    send: Callable[[bytes], Coroutine[Any, Any, object]],
+    waiting: Callable[[], int],
+    is_stuck: Callable[[], bool],
 ) -> Holder:
     return Holder(came=lambda _size: waiting() > 0, write=send, is_stuck=is_stuck)
 
