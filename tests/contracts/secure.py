@@ -39,6 +39,28 @@ async def data_inside_tls(stage: Stage) -> None:
 
 
 @behaviour
+async def a_greeting_inside_tls(stage: Stage) -> None:
+    """A server that speaks first inside TLS, and closes behind the answer."""
+
+    class Greets(Traced):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            transport.write(b"220 ready")
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.transport.write(b" bye")
+            self.transport.close()
+
+    client, server = tls_contexts()
+    port = await stage.listen(stage.far(Greets), ssl=server)
+    near = (await stage.client.create_connection(stage.near(), LOCAL, port, ssl=client))[1]
+    await stage.until(lambda: near.data == b"220 ready")
+    near.transport.write(b"hello")
+    await stage.both_end()
+
+
+@behaviour
 async def what_tls_tells(stage: Stage) -> None:
     """The extra info about the session at both ends."""
     near, far = await pair(stage)

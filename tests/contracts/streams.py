@@ -374,6 +374,26 @@ async def what_a_writer_tells(stage: Stage) -> None:
 
 
 @behaviour
+async def a_greeting_of_a_handler(stage: Stage) -> None:
+    """A server that speaks first: its client reads the greeting before it has written anything."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(b"220 ready\r\n")
+        writer.write((await reader.readline()).upper())
+        writer.close()
+
+    port = stage.keep(await stage.server.start_server(greet, LOCAL, 0))
+    reader, writer = await stage.client.open_connection(LOCAL, port)
+    stage.check_path(writer)
+    stage.writers += [writer, *writers]
+    stage.note("greeting", await reader.readline())
+    writer.write(b"hello\n")
+    stage.note("rest", await reader.read())
+
+
+@behaviour
 async def a_limit_of_nothing(stage: Stage) -> None:
     """A limit of 0 is refused."""
     port = await stage.listen()
