@@ -150,7 +150,8 @@ async def _streams(control: Control, port: int | None, module: Any, limit: int, 
         if paused:
             return waiting() > 0
         if pipe is not None:
-            return in_ring(pipe) == min(size, pipe.statistics().ring_bytes)
+            ring: int = pipe.statistics().ring_bytes
+            return in_ring(pipe) == min(size, ring)
         taken = len(reader._buffer)
         return taken == size or (taken > 2 * limit and waiting() > 0)
 
