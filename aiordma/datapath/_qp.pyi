@@ -50,6 +50,7 @@ class QueuePair(SendQueue):
         says_held: int = 0,
         wills: int = 0,
         notes: int = 0,
+        expects: int = 0,
     ) -> None: ...
     @property
     def counts_astray(self) -> bool: ...

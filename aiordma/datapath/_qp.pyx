@@ -15,7 +15,7 @@ from collections import deque
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from .._cq cimport CompletionPoller
-from ._send_queue cimport KIND_KEEPALIVE, KIND_RECEIVE, SendQueue, notes_fn, says_held_fn, wills_fn
+from ._send_queue cimport KIND_KEEPALIVE, KIND_RECEIVE, SendQueue, expects_fn, notes_fn, says_held_fn, wills_fn
 from ._verbs cimport (
     IBV_WC_RDMA_READ,
     IBV_WC_RECV,
@@ -116,13 +116,14 @@ cdef class QueuePair(SendQueue):
     :param says_held: address of the device's function by which a peer learns, should this process be killed, whether it
         held something back; 0: none.
     :param wills, notes: addresses of the device's functions that leave such a peer a message and a number; 0: none.
+    :param expects: address of the device's function that asks ahead what a key of the peer's opens; 0: none.
     """
 
     def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, *, object owner,
                  object keep, uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
                  uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm,
                  uintptr_t astray=0, uintptr_t says_held=0, uintptr_t wills=0,
-                 uintptr_t notes=0):
+                 uintptr_t notes=0, uintptr_t expects=0):
         self.qp = <ibv_qp *>qp
         self.qp_num = qp_num
         self.window = window
@@ -142,6 +143,7 @@ cdef class QueuePair(SendQueue):
         self.says_held = <says_held_fn>says_held
         self.wills = <wills_fn>wills
         self.notes = <notes_fn>notes
+        self.expects = <expects_fn>expects
         self.flows = []
         # Numbers in an array, not in a list: after thousands of streams, one small object of each would keep the
         # page that its neighbours have left.

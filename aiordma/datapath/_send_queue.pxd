@@ -16,6 +16,7 @@ cdef enum:
 
 ctypedef void (*says_held_fn)(ibv_qp *, int) noexcept nogil
 ctypedef void (*notes_fn)(ibv_qp *, uint64_t) noexcept nogil
+ctypedef void (*expects_fn)(ibv_qp *, uint32_t) noexcept nogil
 ctypedef void (*wills_fn)(ibv_qp *, const void *, uint32_t, uint32_t) noexcept nogil
 
 cdef class Hook:
@@ -39,6 +40,7 @@ cdef class SendQueue(CompletionOwner):
     cdef wills_fn wills                     # leaves the peer a message, should this process end; NULL: another device
     cdef bint willed                        # that is all that is held
     cdef uint32_t staged                    # flows with messages that are not even placed
+    cdef expects_fn expects                 # says which key of the peer's comes next; NULL: another device
     cdef notes_fn notes                     # leaves a number to the peer, should this process end; NULL: another device
     cdef bint refused                       # the device has refused a request: the link fails, in the loop's next turn at last
     cdef bint ack_watched                   # on_ack_owed() was called, and watch_ack() not yet
@@ -88,4 +90,5 @@ cdef class SendQueue(CompletionOwner):
     cdef bint may_will(self, bint queued) noexcept
     cdef void will(self, const unsigned char *message, uint32_t length) noexcept
     cdef void note_read(self) noexcept
+    cdef void expect(self, uint32_t rkey) noexcept
     cdef void wait_for_room(self, SendQueueWaiter flow)

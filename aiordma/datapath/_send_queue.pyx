@@ -248,6 +248,11 @@ cdef class SendQueue(CompletionOwner):
         self.willed = True
         self.wills(self.qp, message, length, htonl(self.window.foretell()))
 
+    cdef void expect(self, uint32_t rkey) noexcept:
+        """WRITEs with this key of the peer's will follow: a large one should not have to wait in this process."""
+        if self.expects != NULL and self.hook is None and not self.failed:
+            self.expects(self.qp, rkey)
+
     cdef void note_read(self) noexcept:
         """Every flow has read what has come so far. The peer may not be told for long; but if this process ends, it
         finds that this end left nothing unread, and how many of its messages that covers."""

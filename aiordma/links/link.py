@@ -202,6 +202,7 @@ class Link:
             says_held=parts.qp.says_held,
             wills=parts.qp.wills,
             notes=parts.qp.notes,
+            expects=parts.qp.expects,
         )
 
     def _places(self) -> dict[str, Any]:

@@ -80,6 +80,7 @@ cdef class RingPipe(RingLife):
         self.cursors.connect(peer_token, tx_size)
         self.cursors.cdc.checked = self.qp.check_words
         self.tx = self.cursors.tx
+        self.qp.expect(tx_rkey)
         self.failover.mirror_size = tx_size
         if self.mirror == NULL:
             self.step = max(self.fragment, min(tx_size >> 2, self.qp.max_inline))

@@ -103,8 +103,12 @@ class Qp:
         )
         #: Addresses of its functions to leave the peer a message, and a number; 0: it has none.
         self.wills = self.notes = 0
+        #: Address of its function to say that WRITEs with a key will follow; 0: it has none.
+        self.expects = 0
         if backend.soft is not None and self.says_held:
-            self.wills, self.notes = map(backend.soft.symbol, ("softdev_will", "softdev_note"))
+            self.wills, self.notes, self.expects = map(
+                backend.soft.symbol, ("softdev_will", "softdev_note", "softdev_expect")
+            )
         self.psn = _random_psn()
         self.state = QpState.RESET
         #: READs it may have under way, once it is in RTS.

@@ -110,6 +110,13 @@ enum { SOFTDEV_WILL_BYTES = 48 };
 void softdev_will(struct ibv_qp *qp, const void *message, uint32_t length, uint32_t imm_data);
 
 /*
+ * Says that RDMA WRITEs with a key of the peer's will follow. What it opens is found out meanwhile: until then, WRITEs go
+ * through the queue pair's ring, and what does not fit there waits in this process, which may be killed. The thread that
+ * posts calls it; on other ways than shared memory it does nothing.
+ */
+void softdev_expect(struct ibv_qp *qp, uint32_t rkey);
+
+/*
  * Leaves a number to the program at the other end of this queue pair, which may read it once this process has ended: how
  * much of what came has been taken, for instance. The thread that posts calls it.
  */

@@ -508,6 +508,22 @@ struct address exchange(int fd, const struct end *end)
     return theirs;
 }
 
+struct address end_meet(int fd, struct end *end)
+{
+    struct address peer = exchange(fd, end);
+
+    end_connect(end, &peer, NULL);
+    return peer;
+}
+
+void rendezvous(int fd)
+{
+    char byte = 'r';
+
+    give(fd, &byte, 1);
+    take(fd, &byte, 1);
+}
+
 void do_send(struct end *end, size_t offset, size_t length)
 {
     post_send(end, 1, offset, length, IBV_SEND_SIGNALED);

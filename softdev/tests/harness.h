@@ -164,6 +164,10 @@ bool can_stop_threads(void);
 /* Stops the progress thread of a child, and nothing else of it. Its number, for PTRACE_DETACH. */
 int stop_progress(int pid);
 struct address exchange(int fd, const struct end *end);
+/* Exchanges addresses and connects, with the usual options. */
+struct address end_meet(int fd, struct end *end);
+/* Waits until both processes have reached this point. */
+void rendezvous(int fd);
 
 /* Posts a send or RDMA request and waits for its successful completion. */
 void do_send(struct end *end, size_t offset, size_t length);

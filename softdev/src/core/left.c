@@ -26,6 +26,17 @@ SOFT_EXPORT void softdev_will(struct ibv_qp *ibqp, const void *message, uint32_t
 	soft_unlock(&qp->sq_lock);
 }
 
+SOFT_EXPORT void softdev_expect(struct ibv_qp *ibqp, uint32_t rkey)
+{
+	struct soft_qp *qp = to_qp(ibqp);
+
+	soft_lock(&qp->sq_lock);
+	qp->expected = rkey;
+	if (qp->path->expect)
+		qp->path->expect(qp, rkey);
+	soft_unlock(&qp->sq_lock);
+}
+
 SOFT_EXPORT void softdev_note(struct ibv_qp *ibqp, uint64_t number)
 {
 	struct soft_qp *qp = to_qp(ibqp);

@@ -234,6 +234,7 @@ struct soft_qp {
 	uint64_t astray;                    /* WRITEs that posting did not finish: see softdev.h */
 	_Atomic(uint32_t) holds;            /* enum soft_holds, as the program says */
 	_Atomic(uint64_t) note;             /* softdev_note() */
+	uint32_t expected;                  /* softdev_expect(), for a path that is not there yet; 0: none */
 	uint32_t longest;                   /* message that posting need not look at more closely */
 	atomic_uint placements;             /* orders drawn so far: placement.c */
 	bool met;                           /* the destination has answered: its loss is a failure at once */

@@ -51,6 +51,8 @@ struct soft_path_ops {
 	void (*note)(struct soft_qp *qp);
 	/* Leaves the peer's process a message, in case this one ends (softdev_will()). */
 	void (*will)(struct soft_qp *qp, const void *message, uint32_t length, uint32_t imm);
+	/* WRITEs with this key of the peer's will follow (softdev_expect()). */
+	void (*expect)(struct soft_qp *qp, uint32_t rkey);
 	/* The QP went to RTS, for the first time or again: its attributes for sending are set. */
 	void (*may_send)(struct soft_qp *qp, bool first);
 

@@ -120,6 +120,7 @@ void soft_qp_reset(struct soft_qp *qp)
 	qp->current = NULL;
 	atomic_store(&qp->starved, false);
 	qp->met = qp->remote = false;
+	qp->expected = 0;
 	qp->longest = SOFT_MAX_MSG;
 	qp->fault_until = qp->slow_send = qp->slow_receive = 0;
 	atomic_store(&qp->holds, SOFT_HOLDS_UNKNOWN);

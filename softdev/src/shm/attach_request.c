@@ -162,6 +162,8 @@ static bool take_lane(struct soft_qp *qp, struct soft_link *link, const struct s
 		qp->met = true;
 		soft_sq_mtu(qp, msg->length <= IBV_MTU_4096 ? (enum ibv_mtu)msg->length : 0);
 		soft_out_settings(qp, true);
+		if (qp->expected)
+			soft_out_expect(qp, qp->expected);
 		soft_sq_pump(qp, after);
 		if (qp->out)
 			soft_out_say_first(qp);

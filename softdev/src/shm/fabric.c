@@ -26,6 +26,7 @@ const struct soft_path_ops soft_shm_path = {
 	.say = soft_out_say,
 	.note = soft_out_note,
 	.will = soft_out_will,
+	.expect = soft_out_expect,
 	.may_send = soft_out_settings,
 	.receive = soft_in_progress,
 	.last_look = soft_in_last_look,

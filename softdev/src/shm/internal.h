@@ -92,6 +92,8 @@ void soft_door_fire(struct soft_door *door, const _Atomic(uint64_t) *arming, con
 
 /* A WRITE that is not posted yet is placed already, if the memory may be written in any order. */
 void soft_out_early(struct soft_qp *qp, struct soft_wqe *wqe);
+/* Asks what a key opens, unless that is known. */
+void soft_out_expect(struct soft_qp *qp, uint32_t rkey);
 
 /* ---- lane_will.c -------------------------------------------------------------------------------------- */
 

@@ -32,6 +32,14 @@ struct soft_reg *soft_reg_elsewhere(struct soft_out *o, uint32_t rkey)
 	return NULL;
 }
 
+void soft_out_expect(struct soft_qp *qp, uint32_t rkey)
+{
+	struct soft_out *o = qp->out;
+
+	if (o && !o->dead && soft_reg_place(o, rkey)->rkey != rkey && !soft_reg_elsewhere(o, rkey))
+		ask(qp, rkey);
+}
+
 /*
  * The next n bytes, of memory that is not shareable: the kernel copies it, in one call and without the owner's CPU.
  */

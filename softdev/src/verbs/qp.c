@@ -54,6 +54,7 @@ static void qp_clear(struct soft_qp *qp)
 	qp->qp.qp_num = number;
 	memset(&qp->attr, 0, sizeof(qp->attr));
 	qp->remote = qp->met = false;
+	qp->expected = 0;
 	qp->longest = SOFT_MAX_MSG;
 	atomic_store(&qp->placements, 0);
 	atomic_store(&qp->holds, SOFT_HOLDS_UNKNOWN);

@@ -14,23 +14,6 @@ enum { SIZE = 1 << 20 };
 
 static const struct end_options memory_kinds[] = {{.size = SIZE}, {.size = SIZE, .slab = true}};
 
-static struct address meet(int fd, struct end *end)
-{
-    struct address peer = exchange(fd, end);
-
-    end_connect(end, &peer, NULL);
-    return peer;
-}
-
-/* Waits until both processes have reached this point. */
-static void rendezvous(int fd)
-{
-    char byte = 'r';
-
-    give(fd, &byte, 1);
-    take(fd, &byte, 1);
-}
-
 /* ---- every operation ---- */
 
 static void passive(int fd, void *argument)
@@ -42,7 +25,7 @@ static void passive(int fd, void *argument)
     for (uint64_t i = 0; i < 4; i++)
         post_recv(&end, i, i * 4096, 4096);
     fill(end.buf + 65536, 4096, 9);
-    meet(fd, &end);
+    end_meet(fd, &end);
     rendezvous(fd);
 
     CHECK_EQ(expect_wc(end.recv_cq, 0, IBV_WC_SUCCESS).byte_len, 1000);
@@ -71,7 +54,7 @@ static void every_operation(void)
         struct address peer;
 
         end_open(&end, &options);
-        peer = meet(child.fd, &end);
+        peer = end_meet(child.fd, &end);
         rendezvous(child.fd);
         fill(end.buf, 1000, 1);
         do_send(&end, 0, 1000);
@@ -132,7 +115,7 @@ static void exchange_by_events(int fd, void *argument)
     end_to_init(&end, 0);
     for (uint64_t i = 0; i < 2 * IN_FLIGHT; i++)
         post_recv(&end, i, 0, 0);
-    peer = meet(fd, &end);
+    peer = end_meet(fd, &end);
     OK(ibv_req_notify_cq(end.recv_cq, 0));
     rendezvous(fd);
     while (received < EXCHANGES || completed < EXCHANGES) {
@@ -179,7 +162,7 @@ static void answer_questions(int fd, void *argument)
     end_open(&end, NULL);
     end_to_init(&end, 0);
     post_recv(&end, 0, 0, 64);
-    meet(fd, &end);
+    end_meet(fd, &end);
     rendezvous(fd);
     for (uint64_t i = 0; i < QUESTIONS; i++) {
         expect_wc(end.recv_cq, i, IBV_WC_SUCCESS);
@@ -199,7 +182,7 @@ static void questions_complete_first(void)
 
     end_open(&end, &(struct end_options){.one_cq = true});
     end_to_init(&end, 0);
-    meet(child.fd, &end);
+    end_meet(child.fd, &end);
     rendezvous(child.fd);
     for (uint64_t i = 0; i < QUESTIONS; i++) {
         post_recv(&end, i, 0, 64);
@@ -230,7 +213,7 @@ static void converse(int fd, struct end *end)
     end_to_init(end, 0);
     for (uint64_t i = 0; i < SLOTS; i++)
         post_recv(end, i, i * SLOT, SLOT);
-    meet(fd, end);
+    end_meet(fd, end);
     rendezvous(fd);
     while (done < MESSAGES || received < MESSAGES) {
         struct ibv_wc wc;
@@ -292,7 +275,7 @@ static void volley(int fd, struct end *end, bool serves, uint32_t seed)
     end_to_init(end, 0);
     for (uint64_t i = 0; i < 4; i++)
         post_recv(end, i, i * 64, 64);
-    meet(fd, end);
+    end_meet(fd, end);
     rendezvous(fd);
     for (uint32_t round = 0; round < ROUNDS; round++) {
         struct ibv_wc wc;
@@ -353,7 +336,7 @@ static void restricted(int fd, void *argument)
     end_open(&end, &(struct end_options){.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ});
     end_to_init(&end, 0);
     post_recv(&end, 3, 0, 100);
-    meet(fd, &end);
+    end_meet(fd, &end);
     rendezvous(fd);
     OK(ibv_get_async_event(end.context, &event));
     CHECK_EQ(event.event_type, IBV_EVENT_QP_ACCESS_ERR);
@@ -374,7 +357,7 @@ static void access_error(void)
 
     end_open(&end, NULL);
     fill(end.buf, 64, 1);
-    peer = meet(child.fd, &end);
+    peer = end_meet(child.fd, &end);
     rendezvous(child.fd);
     do_rdma(&end, IBV_WR_RDMA_READ, 4096, 64, &peer, 0);
     post_rdma(&end, 2, IBV_WR_RDMA_WRITE, 0, 64, &peer, 0, 0);
@@ -392,7 +375,7 @@ static void small_receives(int fd, void *argument)
 
     (void)argument;
     end_open(&end, NULL);
-    meet(fd, &end);
+    end_meet(fd, &end);
     rendezvous(fd);
     rendezvous(fd); /* the message is in flight, and no receive is posted here */
     post_recv(&end, 1, 0, 100);
@@ -412,7 +395,7 @@ static void not_ready_and_too_small(void)
 
     end_open(&end, NULL);
     fill(end.buf, 100, 4);
-    meet(child.fd, &end);
+    end_meet(child.fd, &end);
     rendezvous(child.fd);
     post_send(&end, 1, 0, 100, IBV_SEND_SIGNALED);
     expect_empty(end.send_cq);
@@ -437,7 +420,7 @@ static void receives_two(int fd, void *argument)
     end_to_init(&end, 0);
     post_recv(&end, 1, 0, 8);
     post_recv(&end, 2, 0, 8);
-    meet(fd, &end);
+    end_meet(fd, &end);
     rendezvous(fd);
     expect_wc(end.recv_cq, 1, IBV_WC_SUCCESS);
     rendezvous(fd);
@@ -497,7 +480,7 @@ static void exits(int fd, void *argument)
     struct end end;
 
     end_open(&end, argument);
-    meet(fd, &end);
+    end_meet(fd, &end);
     rendezvous(fd);
     /* Exits without destroying anything. */
     _exit(0);
@@ -528,7 +511,7 @@ static void peer_exits(void)
         struct address peer;
 
         end_open(&end, &options);
-        peer = meet(child.fd, &end);
+        peer = end_meet(child.fd, &end);
         rendezvous(child.fd);
         child_join(&child);
         expect_broken(&end, &peer);
@@ -546,7 +529,7 @@ static void work_for_ever(int fd, void *argument)
     end_to_init(&end, 0);
     for (uint64_t i = 0; i < 8; i++)
         post_recv(&end, i, i * 1024, 1024);
-    struct address peer = meet(fd, &end);
+    struct address peer = end_meet(fd, &end);
     rendezvous(fd);
     for (uint64_t i = 0;; i++) {
         struct ibv_wc wc;
@@ -582,7 +565,7 @@ static void peer_is_killed(void)
         end_to_init(&end, 0);
         for (uint64_t i = 0; i < 8; i++)
             post_recv(&end, i, i * 1024, 1024);
-        struct address peer = meet(child.fd, &end);
+        struct address peer = end_meet(child.fd, &end);
         rendezvous(child.fd);
         for (uint32_t i = 0; i < 4; i++)
             post_rdma(&end, 100 + i, i % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 524288, 50000, &peer,
@@ -629,7 +612,7 @@ static void ends_when_it_has_received(int fd, void *argument)
     end_to_init(&end, 0);
     for (uint64_t i = 0; i < 64; i++)
         post_recv(&end, i, 0, 64);
-    meet(fd, &end);
+    end_meet(fd, &end);
     rendezvous(fd);
     for (uint64_t i = 0;; i++) {
         expect_wc(end.recv_cq, i, IBV_WC_SUCCESS);
@@ -651,7 +634,7 @@ static void receiver_ends_at_once(void)
         end_to_init(&end, 0);
         for (uint64_t i = 0; i < 64; i++)
             post_recv(&end, i, 0, 64);
-        meet(child.fd, &end);
+        end_meet(child.fd, &end);
         rendezvous(child.fd);
         for (int i = 0; i <= 40; i++) {
             do_send(&end, 4096, 64);
@@ -675,7 +658,7 @@ static void says_last_words(int fd, void *argument)
     struct end end;
 
     end_open(&end, NULL);
-    struct address peer = meet(fd, &end);
+    struct address peer = end_meet(fd, &end);
     do_send(&end, 0, 64); /* the lane is there */
     rendezvous(fd);
     if (words->holds >= 0)
@@ -709,7 +692,7 @@ static void last_words_arrive(void)
         end_to_init(&end, 0);
         for (uint64_t n = 0; n < 5; n++)
             post_recv(&end, n, 65536 + n * 16384, 16384);
-        meet(child.fd, &end);
+        end_meet(child.fd, &end);
         CHECK_EQ(expect_wc(end.recv_cq, 0, IBV_WC_SUCCESS).byte_len, 64);
         CHECK_EQ(softdev_left_whole(end.qp), -1);
         rendezvous(child.fd);
@@ -736,7 +719,7 @@ static void death_wakes_the_sleeper(void)
     struct ibv_wc wc;
 
     end_open(&end, &options);
-    meet(child.fd, &end);
+    end_meet(child.fd, &end);
     post_send(&end, 5, 0, 8, IBV_SEND_SIGNALED); /* never received: the child posts no receives */
     rendezvous(child.fd);
     child_join(&child);

@@ -17,12 +17,14 @@ import select
 import signal
 import socket
 import termios
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import pytest
 
 import aiordma
+from aiordma import wake
 from tests.health import until
 from tests.loops import LOOPS
 from tests.processes import PATIENCE, process
@@ -249,11 +251,18 @@ async def killed(
     unsent: int,
     port: int | None = None,
     limit: int = 1 << 16,
+    sent: int = 0,
 ) -> None:
-    """Ends with `unread` bytes that the program has not read, or `unsent` ones that do not go."""
+    """Ends with `unread` bytes that the program has not read, `unsent` ones that do not go, or after it
+    has sent its first ones.
+    """
     ends = await holder(control, surface, plain, port, limit)
     async with anyio.create_task_group() as tasks:
-        if unsent:
+        if sent:
+            if not plain:
+                await until(_has_peers_memory)
+            await ends.write(b"f" * sent)
+        elif unsent:
             tasks.start_soon(ends.write, b"s" * unsent)
             await until(ends.is_stuck)
         else:
@@ -262,6 +271,13 @@ async def killed(
         if how == "os._exit":
             os._exit(4)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _has_peers_memory() -> bool:
+    """Whether this process maps more than its own rings."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").count("softdev-slab")
+    own: int = wake.current().locals["engine"].statistics()["memory"]["slabs"]
+    return maps > own
 
 
 # ---- what its peer gets
@@ -288,7 +304,8 @@ async def left_on_tcp(role: str, arguments: dict[str, Any], loop: str, unread: i
                 await running.sock_sendall(sock, b"u" * unread)
             except ConnectionError:
                 ends.add("reset")  # the kernel says it once
-        await anyio.to_thread.run_sync(victim.wait)
+        if not arguments.get("sent"):  # trio keeps its kernel's buffers small, and would wait
+            await anyio.to_thread.run_sync(victim.wait)
         got = 0
         try:
             while data := await running.sock_recv(sock, 1 << 16):
@@ -367,6 +384,22 @@ async def test_bytes_that_were_not_read(surface: str, limit: int, loop: str, rol
         with anyio.fail_after(PATIENCE):
             got = await left_by_rdma(role, {**arguments, "plain": False}, loop, unread)
         assert got == expected, unread
+
+
+@TABLE
+@WAYS
+async def test_the_bytes_of_a_first_large_write(
+    surface: str, limit: int, loop: str, role: str, how: str
+) -> None:
+    """They are more than what waits for a peer that has not said yet where its memory lies."""
+    arguments: dict[str, Any] = {"surface": surface, "how": how, "unread": 0, "unsent": 0, "sent": 300_000}
+    if limit:
+        arguments["limit"] = limit
+    with anyio.fail_after(PATIENCE):
+        expected = await left_on_tcp(role, {**arguments, "plain": True}, loop, 0)
+    with anyio.fail_after(PATIENCE):
+        got = await left_by_rdma(role, {**arguments, "plain": False}, loop, 0)
+    assert got == expected == (300_000, "end")
 
 
 @TABLE
