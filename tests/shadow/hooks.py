@@ -103,6 +103,7 @@ class Shadows:
         :param link: look for a failure of the link first.
         :param deep: what it reports is asked for at the end of the caller only.
         """
+        cls = next(base for base in cls.__mro__ if name in base.__dict__)
         original = cls.__dict__[name]
 
         @functools.wraps(original)
