@@ -17,6 +17,7 @@ from aiordma.rpc.interceptor import ClientCall, ClientInterceptor, StreamProceed
 from aiordma.rpc.pool import Pool
 from aiordma.rpc.retry import Backoff, Retry, RetryPolicy
 from tests.health import until
+from tests.virtual import in_virtual_time
 
 pytestmark = pytest.mark.anyio
 
@@ -187,9 +188,10 @@ async def test_what_the_block_raises_comes_out_as_it_is() -> None:
             raise KeyError("mine")
 
 
-async def test_a_call_waits_for_a_connection_that_was_just_lost() -> None:
+@in_virtual_time
+async def test_a_call_waits_for_a_connection_that_was_just_lost(anyio_backend: object) -> None:
     world = World("a")
-    async with world.pool(reconnect=Backoff(first_s=0.01, most_s=0.01)) as pool:
+    async with world.pool(reconnect=Backoff(first_s=10, most_s=10)) as pool:
         for connection in list(world["a"].connections):
             connection.end()
         await until(lambda: not ready(pool))
