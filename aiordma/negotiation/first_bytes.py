@@ -27,7 +27,7 @@ __all__ = ["FirstBytes"]
 #: Seconds for a silent client of this host, and then for each further look whether one is about to speak.
 _NEAR_S = 0.035
 _LOOK_AGAIN_S = 0.02
-#: Such looks in a second, of all the clients of an event loop: one takes some 20 us.
+#: Such looks in a second, of all the clients of an event loop.
 _LOOKS = 2000
 #: How many clients a loop looks out for, in its waker's locals.
 _KEY = "aiordma.negotiation.silent"

@@ -219,8 +219,10 @@ async def test_a_round_trip_calls_no_more_functions_than_it_needs(
             await trip()
         before = sys.getprofile()
         sys.setprofile(count)
-        for _ in range(_TRIPS):
-            await trip()
-        sys.setprofile(before)
+        try:
+            for _ in range(_TRIPS):
+                await trip()
+        finally:
+            sys.setprofile(before)
     # Less than one for each: a timer, or what is still to be set up.
     assert called.total() // _TRIPS <= most, called.most_common(30)
