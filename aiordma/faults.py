@@ -20,7 +20,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .datapath._filter import LinkFilter
+from .datapath._faults import LinkFilter
 from .proto.filter import Act, Counters, Direction, Filter, Op, Rule, parse, parse_rule
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ ctypedef void (*expects_fn)(ibv_qp *, uint32_t) noexcept nogil
 ctypedef void (*wills_fn)(ibv_qp *, const void *, uint32_t, uint32_t) noexcept nogil
 
 cdef class Hook:
-    """The filter (_filter.pyx): while it is attached, everything on a link passes through it."""
+    """The filter (_faults.pyx): while it is attached, everything on a link passes through it."""
     cdef int post(self, aio_chain *chain) except -1     # instead of the device; also counts sq_posted
     cdef int arrived(self, const unsigned char *message, uint32_t length, uint32_t seq) except -1
     cdef int end(self) except -1                        # the link has failed

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..config import Config
-    from ..datapath._filter import LinkFilter
+    from ..datapath._faults import LinkFilter
     from ..verbs.events import DeviceEvent
     from ..verbs.memory.arena import Arena, Block
     from ..wake.base import Handle, Waker

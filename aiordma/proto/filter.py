@@ -4,7 +4,7 @@ programs and tests meet the failures of a network before their users do.
 A :class:`Rule` matches and names an act; a :class:`Filter` is an ordered list of them, and the first one
 that matches and fires decides. All randomness comes from the filter's seed and the rule's own text, so the
 same rules meet the same traffic with the same effect. What an act does to a link is the business of
-``_filter.pyx``; what it means is in ``docs/howto/testing.md``.
+``_faults.pyx``; what it means is in ``docs/howto/testing.md``.
 
 Text form, for ``AIORDMA_FILTER`` and tools: rules separated by ``;``, each an act and ``key=value`` pairs
 separated by blanks, and ``seed=NUMBER`` as an item of its own::

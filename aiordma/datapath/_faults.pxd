@@ -1,4 +1,4 @@
-# Declarations of _filter.pyx (the fault filter of a link).
+# Declarations of _faults.pyx (the fault filter of a link).
 from libc.stdint cimport uint32_t
 
 from ._qp cimport QueuePair
