@@ -73,7 +73,7 @@ cdef class CompletionPoller(LateWork):
     cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
     cdef public uint32_t second             # the loop's clock, as the engine's timer saw it last: dates what is in use
     cdef readonly SpareBytes spare          # for the receivers of this engine
-    cdef readonly uint64_t completions, events, arms, spins, spin_hits, budget_exhausted
+    cdef readonly uint64_t completions, events, arms, busy_polls, busy_poll_hits, budget_exhausted
     cdef readonly uint64_t dispatch_errors, stale_completions, polls, empty_polls, slow_polls
     cdef readonly int64_t slowest_poll_ns
     cdef int64_t slow_poll_ns, asked_at     # 0: slow polls are not watched

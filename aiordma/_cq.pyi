@@ -18,8 +18,8 @@ class CompletionPoller:
     completions: int
     events: int
     arms: int
-    spins: int
-    spin_hits: int
+    busy_polls: int
+    busy_poll_hits: int
     budget_exhausted: int
     dispatch_errors: int
     stale_completions: int
@@ -46,7 +46,7 @@ class CompletionPoller:
     @property
     def is_armed(self) -> bool: ...
     @property
-    def spin_budget_ns(self) -> int: ...
+    def busy_poll_budget_ns(self) -> int: ...
     def set_max_fragments(self, max_fragments: int) -> None: ...
     def set_busy_poll(self, busy_poll_us: int | None) -> None: ...
     def watch_polls(self, threshold_ns: int, on_slow_poll: Callable[[int, str], object]) -> None: ...

@@ -140,7 +140,7 @@ cdef class CompletionPoller(LateWork):
         return self.armed
 
     @property
-    def spin_budget_ns(self) -> int:
+    def busy_poll_budget_ns(self) -> int:
         return self.spin.budget_ns
 
     cdef void set_stand_in(self, aio_stand_in *stand_in, object owner):
@@ -452,10 +452,10 @@ cdef class CompletionPoller(LateWork):
             return
         if not self.activity and self.linger > 0:
             self.linger -= 1
-        if batches == BUDGET or (self.activity and self.linger > 0) or self.spin_hits != self.hits_seen:
+        if batches == BUDGET or (self.activity and self.linger > 0) or self.busy_poll_hits != self.hits_seen:
             # Busy polls of operations find completions, or turns like this one do: too early to sleep.
             self.activity = False
-            self.hits_seen = self.spin_hits
+            self.hits_seen = self.busy_poll_hits
             self.schedule()
             if self.linger > 0 and self.completions == seen:
                 self.idle_since = self.clock.ns()    # what the loop does until the next turn was not called from here
@@ -569,9 +569,9 @@ cdef class CompletionPoller(LateWork):
                 return 0
 
     cdef void spin_paid(self, int64_t started):
-        self.spin_hits += 1
+        self.busy_poll_hits += 1
         # Read the clock now and then only: every message of a busy stream passes here.
-        if self.spin_hits % 16 == 0:
+        if self.busy_poll_hits % 16 == 0:
             self.spin.found_after(self.clock.ns() - started)
         else:
             self.spin.found()

@@ -281,7 +281,7 @@ class Config(Constants):
         "time for which a peer that speaks plain TCP gets no further proposal",
         online=True,
     )
-    carry_timeout_ms: int = _number(
+    failover_timeout_ms: int = _number(
         10_000,
         (0, 600_000),
         "time for both ends of a stream to agree on TCP failover when the link is lost; 0: no failover, a "
@@ -292,7 +292,7 @@ class Config(Constants):
         300_000,
         (0, 86_400_000),
         "time for which a stream that leaves RDMA waits for a peer whose process does not run (a debugger, a "
-        "paused machine) while its host answers on TCP; 0: no longer than carry_timeout_ms",
+        "paused machine) while its host answers on TCP; 0: no longer than failover_timeout_ms",
         online=True,
     )
     tickets: int = _number(

@@ -82,8 +82,8 @@ _OF_POLLERS = (
     "slowest_poll_ns",
     "events",
     "arms",
-    "spins",
-    "spin_hits",
+    "busy_polls",
+    "busy_poll_hits",
     "budget_exhausted",
 )
 _OF_MEMORY = ("used_bytes", "limit_bytes", "downgrades", "failures")

@@ -443,8 +443,8 @@ class Engine(Struct):
     slowest_poll_ns: int
     events: int
     arms: int
-    spins: int
-    spin_hits: int
+    busy_polls: int
+    busy_poll_hits: int
     budget_exhausted: int
     #: registered memory in use, in bytes, and its limit (``AIORDMA_MEMORY_LIMIT_BYTES``)
     used_bytes: int = 0

@@ -318,7 +318,7 @@ cdef class UdPort(CompletionOwner):
         if not cq.may_spin():
             cq.will_park()
             return False
-        cq.spins += 1
+        cq.busy_polls += 1
         started = cq.clock.ns()
         while cq.spin_once(started + cq.spin.budget_ns):
             if self.queue:

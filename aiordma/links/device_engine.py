@@ -577,9 +577,9 @@ class Engine:
             "slowest_poll_ns": poller.slowest_poll_ns,
             "events": poller.events,
             "arms": poller.arms,
-            "spins": poller.spins + poller.between.waits,
-            "spin_hits": poller.spin_hits + poller.between.hits,
-            "spin_budget_ns": poller.spin_budget_ns,
+            "busy_polls": poller.busy_polls + poller.between.waits,
+            "busy_poll_hits": poller.busy_poll_hits + poller.between.hits,
+            "busy_poll_budget_ns": poller.busy_poll_budget_ns,
             "budget_exhausted": poller.budget_exhausted,
             **({"wire": wire} if (wire := self.wire_counters()) else {}),
         }

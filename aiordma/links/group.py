@@ -209,7 +209,7 @@ class LinkGroup:
     @property
     def streams_go_on(self) -> bool:
         """Whether streams may fail over to TCP: this side did not close the link."""
-        return not self._closed and not self.engine.closed and self.engine.config.carry_timeout_ms > 0
+        return not self._closed and not self.engine.closed and self.engine.config.failover_timeout_ms > 0
 
     def _in_use(self) -> bool:
         # Before the TCP connection is attached the user does not have the connection; a failure is reported

@@ -78,9 +78,9 @@ class EngineStatistics(TypedDict, total=False):
     events: int
     arms: int
     #: busy polls, those that paid off, and the time that one may take now
-    spins: int
-    spin_hits: int
-    spin_budget_ns: int
+    busy_polls: int
+    busy_poll_hits: int
+    busy_poll_budget_ns: int
     #: batches that ended because others on the loop wait
     budget_exhausted: int
     #: packets of the software device to and from other hosts, where it may reach them

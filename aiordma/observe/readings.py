@@ -194,10 +194,10 @@ _OF_POLLERS = {
         "{event}",
         "Events of completion queues: the loop had slept.",
     ),
-    "spins": Metric(
+    "busy_polls": Metric(
         "counter", "busy_polls", "loop.busy_polls", "{poll}", "Busy polls before a task or the loop waits."
     ),
-    "spin_hits": Metric(
+    "busy_poll_hits": Metric(
         "counter", "busy_poll_hits", "loop.busy_poll_hits", "{poll}", "Busy polls that paid off."
     ),
     "slow_polls": Metric(

@@ -389,12 +389,12 @@ cdef class MessageChannel(Flow):
             cq.will_park()
             cq.park()
             return self.inbox.message_count != before or self.over
-        cq.spins += 1
+        cq.busy_polls += 1
         # One look first that needs neither the clock nor to give up the GIL: a busy peer has often answered already.
         if cq.poll():
             cq.schedule()
             if self.inbox.message_count != before or self.over:
-                cq.spin_hits += 1
+                cq.busy_poll_hits += 1
                 return True
             if cq.wakes != woken:
                 return False

@@ -387,7 +387,7 @@ cdef class OneSided(Flow):
         cdef uint64_t woken = cq.wakes
         if not cq.may_spin():
             return False
-        cq.spins += 1
+        cq.busy_polls += 1
         while cq.spin_once(started + cq.spin.budget_ns):
             if transfer.done:
                 cq.spin_paid(started)

@@ -37,12 +37,12 @@ cdef bint busy_poll(RingPipe ring, bint reading, uint32_t least) except -1:
     if not cq.may_spin():
         cq.will_park()
         return False
-    cq.spins += 1
+    cq.busy_polls += 1
     # One look first that needs neither the clock nor to release the GIL: a busy peer has often answered already.
     if cq.poll():
         cq.schedule()
         if ready(ring, reading, least):
-            cq.spin_hits += 1
+            cq.busy_poll_hits += 1
             return True
         if cq.wakes != woken:
             return False

@@ -87,8 +87,8 @@ class Code(enum.IntEnum):
     WRONG_KIND = 0x0A1D000C, "the two ends expect different kinds of connection"
     LINK_LOST = 0x0A1D0020, "the RDMA link was lost; the stream failed over to its TCP connection"
     SWITCHED = 0x0A1D0021, "the stream was switched to its TCP connection on request"
-    CARRY_REFUSED = 0x0A1D0023, "the stream was already broken when its peer began the TCP failover"
-    CARRY_OFF = 0x0A1D0022, "TCP failover is switched off (carry_timeout_ms is 0)"
+    FAILOVER_REFUSED = 0x0A1D0023, "the stream was already broken when its peer began the TCP failover"
+    FAILOVER_OFF = 0x0A1D0022, "TCP failover is switched off (failover_timeout_ms is 0)"
     PEER_DOES_NOT_READ = (
         0x0A1D0024,
         "the peer has not read what was sent before: the stream returns to RDMA when it has",

@@ -271,7 +271,7 @@ class CursorExchange:
             self.deadline = None
             events = self.leave(message.code, now)
             if self._timeout <= 0:
-                return [Send(Refuse(self._peer_token, Code.CARRY_OFF).encode()), *events]
+                return [Send(Refuse(self._peer_token, Code.FAILOVER_OFF).encode()), *events]
             return events
         return self._compare()
 

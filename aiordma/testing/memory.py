@@ -32,9 +32,9 @@ class MemoryPipeStatistics(NamedTuple):
     #: calls of try_send() that could not place everything
     short_sends: int
     #: calls of spin_readable() and spin_writable()
-    spins: int
+    busy_polls: int
     #: those of them that ended with the condition fulfilled
-    spin_hits: int
+    busy_poll_hits: int
 
 
 class _Direction:

@@ -255,7 +255,7 @@ cdef class ValkeyPipe(ValkeyRequests):
         if not cq.may_spin():
             cq.will_park()
             return False
-        cq.spins += 1
+        cq.busy_polls += 1
         started = cq.clock.ns()
         while cq.spin_once(started + cq.spin.budget_ns):
             if self.ready(reading):

@@ -186,7 +186,7 @@ class Connection:
         pipe, config, now = self.pipe, self.engine.config, self.engine.waker.now()
         if pipe.last_received != self._heard or self._parting_since is None:
             self._heard, self._parting_since = pipe.last_received, now
-        if now - self._parting_since >= max(config.stopped_peer_ms, config.carry_timeout_ms) / 1000:
+        if now - self._parting_since >= max(config.stopped_peer_ms, config.failover_timeout_ms) / 1000:
             _log.debug("QP %d: the server has not taken what was sent before the close", self.qp.number)
             pipe.abort()
         else:

@@ -28,8 +28,8 @@ class EngineCounts(NamedTuple):
     events: int = 0
     arms: int = 0
     #: busy polls, and those that found what they waited for
-    spins: int = 0
-    spin_hits: int = 0
+    busy_polls: int = 0
+    busy_poll_hits: int = 0
 
     def __sub__(self, other: EngineCounts) -> EngineCounts:
         return EngineCounts(*(mine - its for mine, its in zip(self, other, strict=True)))

@@ -35,7 +35,7 @@ CONFIG = tuned(
     keepalive_ms=100,
     keepalive_timeout_ms=round(200 * SLOWER),
     link_idle_ms=0,
-    carry_timeout_ms=0,
+    failover_timeout_ms=0,
 )
 
 

@@ -230,7 +230,7 @@ async def test_a_view_that_is_kept_and_outlives_its_peer() -> None:
 @pytest.mark.skipif(DEVICE != "soft", reason="a killed process is noticed by the kernel's devices much later")
 def test_memory_for_a_peer_that_was_killed() -> None:
     async def main() -> None:
-        config = aiordma.Config(device=DEVICE, leak_after_ms=100, carry_timeout_ms=0)
+        config = aiordma.Config(device=DEVICE, leak_after_ms=100, failover_timeout_ms=0)
         with process("tests.admin.roles:connected", device=DEVICE, streams=0) as other:
             port = await anyio.to_thread.run_sync(other.hear)
             stream = await aiordma.connect(LOCAL, port, config=config, mode="rdma")

@@ -151,7 +151,7 @@ def test_one_byte_changed_never_agrees_on_more_than_there_is(at: int, value: int
 
 
 def test_refusal_silence_and_the_end() -> None:
-    (broken,) = waiting().receive(Refuse(7, Code.CARRY_OFF).encode(), 1.0)
+    (broken,) = waiting().receive(Refuse(7, Code.FAILOVER_OFF).encode(), 1.0)
     assert isinstance(broken, Broken)
     assert not broken.fault
     assert "switched off" in broken.reason
@@ -171,7 +171,7 @@ def test_switched_off() -> None:
     assert isinstance(broken, Broken)
     said, broken = CursorExchange(7, 9, 0.0).receive(LEAVE.encode(), 0.0)
     assert isinstance(said, Send)
-    assert decode(said.data) == Refuse(9, Code.CARRY_OFF)
+    assert decode(said.data) == Refuse(9, Code.FAILOVER_OFF)
     assert isinstance(broken, Broken)
 
 

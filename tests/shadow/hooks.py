@@ -219,7 +219,7 @@ class Shadows:
             shadow.report("tcp_bytes", data, shadow.now())
 
     def _refused(self, shadow: ShadowLife, member: Member, carrier: Any, data: bytes) -> None:
-        shadow.saw("tcp", ("put", Refuse(member.pipe.peer_token, Code.CARRY_REFUSED).encode()))
+        shadow.saw("tcp", ("put", Refuse(member.pipe.peer_token, Code.FAILOVER_REFUSED).encode()))
 
     def _dropped(self, shadow: ShadowLife, member: Member) -> None:
         if member.carrier is not None:

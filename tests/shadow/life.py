@@ -34,7 +34,7 @@ class ShadowLife:
 
     def __init__(self, member: Any, peer_token: int, differ: Callable[[str, str], None]) -> None:
         config = member._engine.config
-        limits = Limits(config.carry_timeout_ms / 1000, config.stopped_peer_ms / 1000)
+        limits = Limits(config.failover_timeout_ms / 1000, config.stopped_peer_ms / 1000)
         self.waker = member._engine.waker
         self.engine = member._engine
         self.life = machine.StreamLife((member.pipe.token, peer_token), limits, connected=False)

@@ -169,8 +169,8 @@ def test_nothing_arrives_before_delivery_unless_polled_for() -> None:
     assert not d.spin_readable()
     c.try_send(b"x")
     assert d.spin_readable()
-    assert d.statistics().spins == 2
-    assert d.statistics().spin_hits == 1
+    assert d.statistics().busy_polls == 2
+    assert d.statistics().busy_poll_hits == 1
 
 
 def test_setting_a_callback_polls() -> None:

@@ -222,7 +222,7 @@ class Leaver:
 
     def _refuse(self, carrier: Carrier, data: bytes) -> None:
         with contextlib.suppress(OSError):
-            carrier.send(Refuse(self.pipe.peer_token, Code.CARRY_REFUSED).encode())
+            carrier.send(Refuse(self.pipe.peer_token, Code.FAILOVER_REFUSED).encode())
         self._drop_tcp()
 
     def lose_tcp(self, reason: str) -> None:
@@ -286,7 +286,7 @@ class Leaver:
         assert carrier is not None
         engine, pipe = self._engine, self.pipe
         engine.waker.unwatch_fd(carrier.fileno())
-        timeout, stopped = engine.config.carry_timeout_ms / 1000, engine.config.stopped_peer_ms / 1000
+        timeout, stopped = engine.config.failover_timeout_ms / 1000, engine.config.stopped_peer_ms / 1000
         self._has_another = self.group.has_another
         self.exchange = CursorExchange(pipe.token, pipe.peer_token, timeout, stopped)
         self._tcp = TcpCarrier(carrier, engine.waker)

@@ -184,7 +184,7 @@ async def test_a_loan_of_the_ring_is_good_until_it_is_given_back() -> None:
 
 
 async def test_without_the_setting_a_link_takes_its_streams_with_it() -> None:
-    engine = await engines.current(Config(carry_timeout_ms=0))
+    engine = await engines.current(Config(failover_timeout_ms=0))
     one, other = await negotiated_pair(mode="rdma")
     assert switch_engine(engine) == 0
     take_off(engine, "link")

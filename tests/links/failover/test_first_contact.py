@@ -173,7 +173,7 @@ async def test_where_nothing_but_rdma_is_allowed_it_fails(fail: Any) -> None:
 
 
 async def test_where_streams_do_not_fail_over_it_fails(fail: Any) -> None:
-    config = tuned(device=DEVICE, ring_bytes=16384, link_timeout_ms=LINK_MS, carry_timeout_ms=0)
+    config = tuned(device=DEVICE, ring_bytes=16384, link_timeout_ms=LINK_MS, failover_timeout_ms=0)
     async with world(config), await aiordma.listen("127.0.0.1", config=config) as listener:
         fail(server_before_the_request)
         with pytest.raises(NegotiationError, match="while waiting for the link"):

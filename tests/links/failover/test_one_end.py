@@ -206,7 +206,7 @@ async def test_bytes_of_somebody_else(scene: Scene, data: bytes, when: str) -> N
 async def test_refused(scene: Scene) -> None:
     scene.break_link()
     await scene.left()
-    scene.tcp.send(Refuse(scene.pipe.ring.token, Code.CARRY_OFF).encode())
+    scene.tcp.send(Refuse(scene.pipe.ring.token, Code.FAILOVER_OFF).encode())
     error = await scene.broken()
     assert isinstance(error, LinkError)
     assert "broken by the test" in str(error)
@@ -266,7 +266,7 @@ async def test_a_broken_rule_is_no_reason_to_go_on(scene: Scene) -> None:
     scene.break_link(RemoteProtocolError("it lied"))
     assert str(await scene.broken()) == "it lied"
     scene.answer()
-    assert decode(await scene.said()) == Refuse(scene.peer.ring.token, Code.CARRY_REFUSED)
+    assert decode(await scene.said()) == Refuse(scene.peer.ring.token, Code.FAILOVER_REFUSED)
 
 
 @pytest.mark.parametrize("what", ["eof before", "eof", "close", "eof, then close"])
@@ -333,7 +333,9 @@ async def test_abort_afterwards(scene: Scene) -> None:
 
 
 async def test_silence() -> None:
-    async for scene in made(Config(device=DEVICE, ring_bytes=RING, carry_timeout_ms=20, stopped_peer_ms=0)):
+    async for scene in made(
+        Config(device=DEVICE, ring_bytes=RING, failover_timeout_ms=20, stopped_peer_ms=0)
+    ):
         scene.break_link()
         await scene.left()
         error = await scene.broken()
@@ -342,15 +344,15 @@ async def test_silence() -> None:
 
 
 async def test_switched_off_here() -> None:
-    async for scene in made(Config(device=DEVICE, ring_bytes=RING, carry_timeout_ms=0)):
+    async for scene in made(Config(device=DEVICE, ring_bytes=RING, failover_timeout_ms=0)):
         scene.answer()
         message = decode(await scene.said())
-        assert message == Refuse(scene.peer.ring.token, Code.CARRY_OFF)
+        assert message == Refuse(scene.peer.ring.token, Code.FAILOVER_OFF)
         assert "switched off" in str(await scene.broken())
 
 
 async def test_switched_off_at_this_end_when_its_link_breaks() -> None:
-    async for scene in made(Config(device=DEVICE, ring_bytes=RING, carry_timeout_ms=0)):
+    async for scene in made(Config(device=DEVICE, ring_bytes=RING, failover_timeout_ms=0)):
         scene.break_link()
         assert str(await scene.broken()).endswith("broken by the test")
         assert not scene.pipe.leave(Code.SWITCHED)

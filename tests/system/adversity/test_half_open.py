@@ -67,7 +67,7 @@ async def test_a_stream_on_rdma() -> None:
         device=DEVICE,
         keepalive_ms=100,
         keepalive_timeout_ms=round(200 * SLOWER),
-        carry_timeout_ms=round(300 * SLOWER),
+        failover_timeout_ms=round(300 * SLOWER),
     )
     one, other = await negotiated_pair(config=config, mode="rdma")
     async with one, other:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 ECHO = "tests.roles:echo_server"
 #: Short times: the link is lost and the failover's time is over long before the peer goes on.
-SHORT = {"keepalive_ms": 100, "keepalive_timeout_ms": 200, "carry_timeout_ms": 300}
+SHORT = {"keepalive_ms": 100, "keepalive_timeout_ms": 200, "failover_timeout_ms": 300}
 
 
 async def stopped(server: Process, stream: aiordma.RdmaStream) -> None:

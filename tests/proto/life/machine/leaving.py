@@ -150,7 +150,7 @@ class LeavingLife(LifeBase):
             self._out.append(PeerLostLink(ring.number))
 
     def _refusal(self) -> bytes:
-        return Refuse(self._tokens[self.ring.number][1], Code.CARRY_REFUSED).encode()
+        return Refuse(self._tokens[self.ring.number][1], Code.FAILOVER_REFUSED).encode()
 
     def _lose_tcp(self, reason: str) -> None:
         """The TCP connection beside the rings has ended: so has the stream, unless the peer has finished."""
