@@ -1,7 +1,4 @@
-"""What a round trip of 64 bytes costs in Python on each surface, counted and not timed.
-
-asyncio's streams have theirs in `tests/compat/test_round_trip_cost.py`.
-"""
+"""What a round trip of 64 bytes costs in Python on each surface, counted and not timed."""
 
 from __future__ import annotations
 
@@ -35,10 +32,13 @@ _PACKAGE = str(Path(aiordma.__file__).parent)
 _TRIPS = 100
 #: Calls of functions of this package that are written in Python, of both ends, for one round trip of 64 B,
 #: on asyncio's loops and on trio: a little more than they were, as the order of tasks decides how often one
-#: waits. A coroutine that goes on after a wait counts as called again.
+#: waits. A coroutine that goes on after a wait counts as called again. The writer's were 35: twelve asked
+#: whether a backlog is empty, moved nothing, or slept in a coroutine of their own, which was 13,800 of 76,600
+#: instructions.
 CALLS = {
     "stream": (31, 95),
     "transport": (18, None),
+    "writer": (23, None),
     "trio sockets": (None, 102),
     "datagrams": (6, 84),
     "calls": (10, 30),
@@ -104,6 +104,27 @@ async def _transport(config: Config) -> AsyncIterator[Trip]:
 
     yield trip
     transport.close()
+    server.close()
+
+
+@contextlib.asynccontextmanager
+async def _writer(config: Config) -> AsyncIterator[Trip]:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(64):
+            writer.write(data)
+        writer.close()
+
+    server: Any = await aiordma.start_server(echo, LOCAL, 0, config=config)
+    reader, writer = await aiordma.open_connection(*server.sockets[0].getsockname(), config=config)
+    assert writer.transport.get_extra_info("aiordma.path") == "rdma"
+
+    async def trip() -> None:
+        writer.write(_BYTES)
+        await reader.readexactly(64)
+
+    yield trip
+    writer.close()
+    await writer.wait_closed()
     server.close()
 
 
@@ -190,6 +211,7 @@ def _trips(surface: str) -> Any:
         return _stream(config, mode, surface == "tls")
     makers: dict[str, Any] = {
         "transport": _transport,
+        "writer": _writer,
         "trio sockets": _trio,
         "datagrams": _datagrams,
         "calls": _calls,

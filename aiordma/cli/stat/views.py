@@ -336,7 +336,8 @@ def _totals(report: Report, how: How) -> Iterator[str]:
             yield (
                 f"  {clean(engine.device)}: {engine.completions} completions, {engine.polls} polls "
                 f"({engine.empty_polls} found nothing), {engine.events} events, "
-                f"{engine.busy_polls} busy polls ({engine.busy_poll_hits} paid off), {engine.slow_polls} slow polls"
+                f"{engine.busy_polls} busy polls ({engine.busy_poll_hits} paid off), "
+                f"{engine.slow_polls} slow polls"
             )
         yield f"  {totals.slow_requests} slow calls, {totals.slow_handlers} slow handlers"
         if found := ", ".join(f"{count} {clean(kind)}" for kind, count in totals.leaks.items() if count):
