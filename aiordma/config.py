@@ -310,17 +310,13 @@ class Config(Constants):
         "whether `aiordma stat` and `aiordma adm` of the same user (and of root) see this process, and can "
         "change its online settings; decided by the first connection of each event loop",
     )
-    trace_mode: Literal["bare", "req-res"] = _setting(
-        "bare",
-        lambda v: v in ("bare", "req-res"),
-        "bare or req-res",
-        "req-res: calls carry a trace block, and the client learns the time of each stage",
+    trace_sample: int = _number(
+        0,
+        (0, 1_000_000),
+        "req-res mode: one call in this many (1: every call) carries a trace block, and the client learns "
+        "the time of each stage; 0: none, bare mode",
         online=True,
     )
-    trace_sample: int = _number(
-        64, (1, 1_000_000), "req-res mode traces one call in this many; 1: every call", online=True
-    )
-    trace_keep: int = _number(1024, (1, 1_000_000), "traced calls kept for inspection", online=True)
     slow_request_us: int = _number(
         0, (0, 1 << 40), "calls that take longer are logged (microseconds); 0: none", online=True
     )
@@ -527,7 +523,7 @@ def _parse_all(texts: tuple[str, ...], overrides: dict[str, Any]) -> Config:
 def _parse(row: Setting, text: str) -> Any:
     field = next(f for f in dataclasses.fields(Config) if f.name == row.name)
     value: Any = text
-    if row.name not in ("mode", "device", "soft_wire", "admin", "trace_mode", "filter", "smcr", "smcr_eids"):
+    if row.name not in ("mode", "device", "soft_wire", "admin", "filter", "smcr", "smcr_eids"):
         try:
             value = int(text)
         except ValueError:

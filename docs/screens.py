@@ -182,7 +182,7 @@ def with_programs(directory: Path) -> dict[str, str]:
     try:
         for name, text in (("shop.py", SERVER), ("client.py", CLIENT)):
             (directory / name).write_text(text, encoding="utf-8")
-            environment = {**os.environ, "AIORDMA_TRACE_MODE": "req-res", "AIORDMA_TRACE_SAMPLE": "1"}
+            environment = {**os.environ, "AIORDMA_TRACE_SAMPLE": "1"}
             command = [sys.executable, str(directory / name)]
             programs.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment))
             if name == "shop.py":

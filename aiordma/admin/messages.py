@@ -340,7 +340,7 @@ class Method(Struct):
     calls: int = 0
     #: those that ended without a result: errors, deadlines, cancelled, lost with their connection
     errors: int = 0
-    #: calls on which the times are based: one in 64, or those that are traced (``AIORDMA_TRACE_MODE``)
+    #: calls on which the times are based: one in 64, or those that are traced (``AIORDMA_TRACE_SAMPLE``)
     traced: int = 0
     p50_us: float = 0.0
     p99_us: float = 0.0

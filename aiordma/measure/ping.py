@@ -192,10 +192,11 @@ async def measure(
     """
     config = Config.from_env()
     if wanted.kind == "call":
-        kept = min(_MOST_TRACED, wanted.count)
-        config = dataclasses.replace(config, trace_mode="req-res", trace_sample=1, trace_keep=kept)
+        config = dataclasses.replace(config, trace_sample=1)
     samples, run = Samples(), Run(wanted.kind)
     before = trace.settings()  # opening the device takes over those of ``config``
+    if wanted.kind == "call":
+        trace.configure(keep=min(_MOST_TRACED, wanted.count))
     try:
         if wanted.mode != "tcp":
             # To open the device takes much longer than to connect. What fails is reported below.
@@ -214,7 +215,7 @@ async def measure(
         _fill(run, samples)
         if wanted.kind == "call":
             run.stages = _stages()
-            trace.configure(mode=before.mode, sample=before.sample, keep=before.keep)
+            trace.configure(sample=before.sample, keep=before.keep)
         if progress is not None:
             progress(run)
     return run

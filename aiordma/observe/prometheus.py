@@ -58,7 +58,7 @@ class Collector(BaseCollector):
         yield self._calls()
 
     def _calls(self) -> Metric:
-        """Of calls whose time was taken: one in 64, or those that are traced (``Config.trace_mode``)."""
+        """Of calls whose time was taken: one in 64, or those that are traced (``Config.trace_sample``)."""
         metric = SummaryMetricFamily(
             f"{self._prefix}_traced_call_duration_seconds",
             "Calls whose time was taken (a sample): at clients to the result, at servers the handler alone.",

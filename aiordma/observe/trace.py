@@ -1,15 +1,14 @@
 """What took how long: calls by stage, slow requests, slow handlers, slow polls.
 
 One recorder for the process, with X-RDMA's two modes. *Bare* adds nothing to a message; each end takes the
-time of one of its calls in 64. *Req-res* sends a trace
-block with every call (or one in ``trace_sample``), and the client learns the time of each stage (see
-``aiordma.proto.trace``); a server answers such calls in either mode. The last ``trace_keep`` calls of each
-side can be read, and percentiles of them. Thresholds, which work in both modes, log what is slower, at most a
-few warnings a second.
+time of one of its calls in 64. *Req-res* sends a trace block with one call in ``trace_sample`` (1: with
+every call), and the client learns the time of each stage (see ``aiordma.proto.trace``); a server answers
+such calls in either mode. The last 1024 calls of each side can be read, and percentiles of them.
+Thresholds, which work in both modes, log what is slower, at most a few warnings a second.
 
 ::
 
-    trace.configure(mode="req-res", slow_request_us=5000)
+    trace.configure(sample=1, slow_request_us=5000)
     ...
     for record in trace.recent(10):
         print(record.method, record.total, record.stages)
@@ -58,19 +57,21 @@ logger = logging.getLogger("aiordma.trace")
 class Settings:
     """What holds now; see the settings of the same names in ``aiordma.Config``. Times in microseconds."""
 
-    mode: str = "bare"
-    sample: int = 64
+    sample: int = 0
     keep: int = 1024
+    """Calls of each side that can be read. No setting of a connection: :func:`configure` changes it."""
     slow_request_us: int = 0
     slow_handler_us: int = 0
     slow_poll_us: int = 0
 
 
+#: Of each end's calls, the times of one in so many are taken in bare mode.
+_BARE_SAMPLE = 64
+_MOST_KEPT = 1_000_000
+
 #: Names here, and in ``Config``.
 _SETTINGS = {
-    "mode": "trace_mode",
     "sample": "trace_sample",
-    "keep": "trace_keep",
     "slow_request_us": "slow_request_us",
     "slow_handler_us": "slow_handler_us",
     "slow_poll_us": "slow_poll_us",
@@ -135,8 +136,8 @@ class Recorder(ClockTracer):
 
     def configure(self, settings: Settings) -> None:
         self.settings = settings
-        self.on_wire = settings.mode == "req-res"
-        self.sample = settings.sample
+        self.on_wire = settings.sample > 0
+        self.sample = settings.sample or _BARE_SAMPLE
         self.slow_request = settings.slow_request_us * 1000
         self.slow_handler = settings.slow_handler_us * 1000
         if settings.keep != self.calls.maxlen:
@@ -284,17 +285,22 @@ def settings() -> Settings:
 def configure(**changes: Any) -> Settings:
     """Change settings while the program runs, for all connections of the process; what holds then.
 
-    :param changes: ``mode`` (``"bare"`` or ``"req-res"``), ``sample``, ``keep``, ``slow_request_us``,
+    :param changes: ``sample`` (0: bare mode; N: req-res mode, one call in N), ``keep``, ``slow_request_us``,
         ``slow_handler_us``, ``slow_poll_us``.
     :raises ValueError: a name or a value that is not allowed; nothing is changed then.
     """
     from ..config import Config
 
     for name in changes:
-        if name not in _SETTINGS:
-            raise ValueError(f"unknown setting {name!r}: known are {', '.join(_SETTINGS)}")
-    # The settings of connections know what is allowed.
-    Config(**{_SETTINGS[name]: value for name, value in changes.items()})
+        if name not in Settings.__dataclass_fields__:
+            raise ValueError(
+                f"unknown setting {name!r}: known are {', '.join(Settings.__dataclass_fields__)}"
+            )
+    keep = changes.get("keep", 1)
+    if type(keep) is not int or not 1 <= keep <= _MOST_KEPT:
+        raise ValueError(f"keep={keep!r} is not valid: it must be a whole number from 1 to {_MOST_KEPT}")
+    # The settings of connections know what else is allowed.
+    Config(**{_SETTINGS[name]: value for name, value in changes.items() if name in _SETTINGS})
     recorder.configure(dataclasses.replace(recorder.settings, **changes))
     return recorder.settings
 

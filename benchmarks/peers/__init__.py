@@ -148,8 +148,8 @@ def _round_trips() -> list[Peer]:
 
 
 def _callers() -> list[Peer]:
-    traced = {"AIORDMA_TRACE_MODE": "req-res"}
-    each = traced | {"AIORDMA_TRACE_SAMPLE": "1"}
+    traced = {"AIORDMA_TRACE_SAMPLE": "64"}
+    each = {"AIORDMA_TRACE_SAMPLE": "1"}
     both, one = ("asyncio", "uvloop"), ("uvloop",)
     found = [
         Peer(

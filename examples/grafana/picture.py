@@ -92,7 +92,7 @@ async def bad_luck(port: int, seconds: float, bad: asyncio.Event) -> None:
 
 
 async def program(seconds: float) -> None:
-    trace.configure(mode="req-res", sample=1, slow_request_us=10_000, slow_handler_us=10_000)
+    trace.configure(sample=1, slow_request_us=10_000, slow_handler_us=10_000)
     bad = asyncio.Event()
     config = aiordma.Config.from_env(leak_after_ms=2000)
     async with (

@@ -62,7 +62,7 @@ def fresh_counts() -> Iterator[None]:
     trace.recorder.slow_counts.update(request=0, handler=0)
     leaks.reset()
     yield
-    trace.configure(mode="bare", sample=64, slow_request_us=0, slow_handler_us=0)
+    trace.configure(sample=0, slow_request_us=0, slow_handler_us=0)
     trace.reset()
 
 
@@ -124,7 +124,7 @@ async def test_what_links_have_counted_outlives_them() -> None:
 
 @pytest.mark.anyio
 async def test_calls_are_measured_where_they_are_traced() -> None:
-    trace.configure(mode="req-res", sample=1)
+    trace.configure(sample=1)
     async with rpc.serve(service, "127.0.0.1", 0, config=CONFIG) as server:
         async with rpc.connect("127.0.0.1", server.port, config=CONFIG) as client:
             for _ in range(5):

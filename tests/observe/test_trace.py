@@ -84,7 +84,7 @@ async def test_bare_mode_takes_the_time_of_one_call_in_64() -> None:
 
 @pytest.mark.parametrize("method", ["echo", "echo_async"])
 async def test_both_ends_know_the_stages(method: str) -> None:
-    trace.configure(mode="req-res", sample=1)
+    trace.configure(sample=1)
     async with rpc_pair(service) as pair:
         for _ in range(5):
             assert await pair.client.call(f"t.{method}", b"x" * 64) == b"x" * 64
@@ -112,18 +112,18 @@ async def test_both_ends_know_the_stages(method: str) -> None:
 async def test_a_server_answers_traced_calls_in_either_mode() -> None:
     """Modes are the client's choice; here both ends are one process, so the mode changes in between."""
     async with rpc_pair(service) as pair:
-        trace.configure(mode="req-res", sample=1)
+        trace.configure(sample=1)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pair.client.call, "t.slow", 0.01)
             await anyio.wait_all_tasks_blocked()
-            trace.configure(mode="bare")
+            trace.configure(sample=0)
     (call,) = [record for record in trace.recent() if record.side == "client"]
     assert call.stages is not None
     assert call.stages.handler >= 9_000_000
 
 
 async def test_failed_and_cancelled_calls_are_recorded_with_their_code() -> None:
-    trace.configure(mode="req-res", sample=1)
+    trace.configure(sample=1)
     async with rpc_pair(service) as pair:
         with pytest.raises(rpc.RpcError, match="nothing here"):
             await pair.client.call("t.fail")
@@ -143,7 +143,7 @@ async def test_failed_and_cancelled_calls_are_recorded_with_their_code() -> None
 
 
 async def test_a_share_of_the_calls() -> None:
-    trace.configure(mode="req-res", sample=4)
+    trace.configure(sample=4)
     async with rpc_pair(service) as pair:
         for _ in range(40):
             await pair.client.call("t.echo", b"x")
@@ -151,7 +151,7 @@ async def test_a_share_of_the_calls() -> None:
 
 
 async def test_only_the_last_ones_are_kept() -> None:
-    trace.configure(mode="req-res", sample=1, keep=3)
+    trace.configure(sample=1, keep=3)
     async with rpc_pair(service) as pair:
         for _ in range(10):
             await pair.client.call("t.echo", b"x")
@@ -165,9 +165,9 @@ async def test_only_the_last_ones_are_kept() -> None:
     assert summary.stages["out"].calls == 3
 
 
-@pytest.mark.parametrize("mode", ["bare", "req-res"])
-async def test_slow_requests_are_logged(mode: str, caplog: pytest.LogCaptureFixture) -> None:
-    trace.configure(mode=mode, sample=1, slow_request_us=5000)
+@pytest.mark.parametrize("sample", [0, 1])
+async def test_slow_requests_are_logged(sample: int, caplog: pytest.LogCaptureFixture) -> None:
+    trace.configure(sample=sample, slow_request_us=5000)
     async with rpc_pair(service) as pair:
         await pair.client.call("t.slow", 0.006)
         with pytest.raises(rpc.RpcError):
@@ -175,7 +175,7 @@ async def test_slow_requests_are_logged(mode: str, caplog: pytest.LogCaptureFixt
     logged = [record.getMessage() for record in caplog.records if "slow request" in record.message]
     assert len(logged) == 2
     assert all(re.search(r"t\.slow to \S+ took \d+\.\d+ ms", text) for text in logged)
-    assert ("handler" if mode == "req-res" else "in req-res mode only") in logged[0]
+    assert ("handler" if sample else "in req-res mode only") in logged[0]
 
 
 async def test_slow_handlers_are_logged_a_few_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -309,8 +309,9 @@ async def test_without_a_slow_poll_none_is_the_slowest() -> None:
 
 def test_settings_are_checked() -> None:
     for changes, text in (
-        ({"mode": "loud"}, "trace_mode='loud'"),
-        ({"sample": 0}, "trace_sample=0"),
+        ({"sample": -1}, "trace_sample=-1"),
+        ({"keep": 0}, "keep=0"),
+        ({"keep": True}, "keep=True"),
         ({"slow_poll_us": -1}, "slow_poll_us=-1"),
         ({"colour": 1}, "unknown setting 'colour'"),
     ):
@@ -327,6 +328,6 @@ def test_defaults_here_and_in_the_settings_are_the_same() -> None:
 
 
 def test_settings_of_a_connection_do_not_take_back_what_was_configured() -> None:
-    trace.configure(mode="req-res", slow_request_us=7)
+    trace.configure(sample=1, slow_request_us=7)
     trace.recorder.install(Config(slow_handler_us=9))
-    assert trace.settings() == trace.Settings(mode="req-res", slow_request_us=7, slow_handler_us=9)
+    assert trace.settings() == trace.Settings(sample=1, slow_request_us=7, slow_handler_us=9)

@@ -124,7 +124,6 @@ def trace(target: Target, action: str, sample: int, slow_ms: float) -> None:
 
     slow_us = int(slow_ms * 1000)
     changes: dict[str, int | str | None] = {
-        "trace_mode": "req-res",
         "trace_sample": sample,
         "slow_request_us": slow_us,
         "slow_handler_us": slow_us,

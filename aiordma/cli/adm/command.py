@@ -42,7 +42,7 @@ def adm(context: click.Context, pid: int | None, program: str | None, everyone: 
       aiordma adm list                              processes with aiordma
       aiordma adm get                               settings that differ from the default
       aiordma adm --pid 4711 set busy_poll_us=0     sleep instead of polling
-      aiordma adm set trace_mode=req-res            trace calls from now on
+      aiordma adm set trace_sample=1                trace calls from now on
       aiordma adm set --undo                        as it was before
       aiordma adm set filter='delay op=cdc ms=5'    install fault rules; filter=unset removes them
       aiordma adm switch tcp 17 18                  connections (numbers of aiordma stat) to TCP

@@ -186,8 +186,8 @@ def test_tracing_and_the_watch_for_slow_things() -> None:
         other.hear()
         assert run(other, "trace", "start", "--slow-ms", "2").exit_code == 0
         settings = answer(other, "get")["settings"]
-        names = ("trace_mode", "trace_sample", "slow_request_us", "slow_handler_us", "slow_poll_us")
-        assert [settings[name]["value"] for name in names] == ["req-res", 1, 2000, 2000, 2000]
+        names = ("trace_sample", "slow_request_us", "slow_handler_us", "slow_poll_us")
+        assert [settings[name]["value"] for name in names] == [1, 2000, 2000, 2000]
         assert run(other, "trace", "stop").exit_code == 0
         settings = answer(other, "get")["settings"]
         assert all(settings[name]["value"] == settings[name]["default"] for name in names)
@@ -195,7 +195,7 @@ def test_tracing_and_the_watch_for_slow_things() -> None:
         # (What the watch has seen in between, on a slow machine, is a warning, too.)
         texts = [row.text for row in rows(ask_one(other.pid, Inspect()), Warnings)]
         changes = [text for text in texts if text.startswith("settings changed")]
-        assert [text.startswith(f"settings changed, {ME}: trace_mode") for text in changes] == [True, True]
+        assert [text.startswith(f"settings changed, {ME}: trace_sample") for text in changes] == [True, True]
 
 
 @pytest.mark.skipif(DEVICE != "soft", reason="a second device is needed")

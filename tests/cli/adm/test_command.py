@@ -79,7 +79,7 @@ def test_changes_are_undone_one_after_the_other() -> None:
         run(other, "set", "busy_poll_us=7", "keepalive_ms=1234")
         run(other, "set", "busy_poll_us=9")
         run(other, "trace", "start")
-        assert "trace_mode: req-res -> bare" in run(other, "set", "--undo").stdout
+        assert "trace_sample: 1 -> 0" in run(other, "set", "--undo").stdout
         assert run(other, "set", "--undo").stdout == f"{name}: busy_poll_us: 9 -> 7\n"
         done = run(other, "set", "--undo")
         assert done.stdout == f"{name}: busy_poll_us: 7 -> None, keepalive_ms: 1234 -> 10000\n"
@@ -98,7 +98,7 @@ def test_set_needs_a_change_or_undo(shared: Process) -> None:
     [
         ("busy_poll_us=-1", 4, "it must be a whole number from 0 to 1000000, or unset"),
         ("busy_poll_us=fast", 4, "it must be a whole number from 0 to 1000000, or unset"),
-        ("trace_mode=loud", 4, "it must be bare or req-res"),
+        ("trace_sample=-1", 4, "it must be a whole number from 0 to 1000000"),
         ("filter=explode op=cdc", 4, "is not valid"),
         (
             "ring_bytes=65536",
