@@ -30,9 +30,14 @@ OF_THE_WIRE = 4
 
 
 async def until(holds: Callable[[], object], describe: Callable[[], object] = lambda: "") -> None:
-    """Wait for something the engine or the kernel does by itself, without an event."""
+    """Wait for something the engine or the kernel does by itself, without an event: at first without giving
+    away the processor."""
     try:
         with anyio.fail_after(PATIENCE):
+            for _ in range(30):
+                if holds():
+                    return
+                await checkpoint()
             while not holds():  # noqa: ASYNC110
                 await anyio.sleep(0.001)
     except TimeoutError:

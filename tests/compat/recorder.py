@@ -9,6 +9,7 @@ import anyio
 
 from aiordma.compat.transport import RingTransport
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
+from tests.health import settle
 
 
 class Recorder(asyncio.Protocol):
@@ -69,12 +70,6 @@ class BufferedRecorder(Recorder, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         assert nbytes > 0
         self._record_data(bytes(self.buffer[:nbytes]))
-
-
-async def settle(turns: int = 12) -> None:
-    """Let all scheduled callbacks run, and those that they schedule."""
-    for _ in range(turns):
-        await asyncio.sleep(0)
 
 
 def connect_pipe(pipe: MemoryPipe, protocol: asyncio.BaseProtocol, **kwargs: Any) -> RingTransport:

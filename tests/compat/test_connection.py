@@ -29,8 +29,9 @@ from aiordma.errors import Code, FallbackReason, NegotiationError
 from aiordma.links import engine as links_engine
 from aiordma.negotiation.dialogue import NegotiationResult
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
+from tests.health import settle
 
-from .recorder import Recorder, settle
+from .recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,9 @@ from aiordma.compat.connection import create_server, start_server
 from aiordma.errors import Code, FallbackReason
 from aiordma.negotiation.dialogue import NegotiationResult
 from aiordma.proto import clc, clcstream
+from tests.health import settle
 
-from .recorder import BufferedRecorder, Recorder, settle
+from .recorder import BufferedRecorder, Recorder
 
 pytestmark = pytest.mark.anyio
 

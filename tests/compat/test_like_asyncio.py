@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from aiordma.compat.streams import ring_streams
 from aiordma.testing.memory import memory_pipe_pair
-
-from .recorder import settle
+from tests.health import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,10 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
+from tests.health import settle
 from tests.world import DEVICE
 
-from .recorder import Recorder, settle
+from .recorder import Recorder
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,9 @@ from aiordma.compat.streams import (
     ring_streams,
 )
 from aiordma.testing.memory import memory_pipe_pair
+from tests.health import settle
 
-from .recorder import connect_pipe, settle
+from .recorder import connect_pipe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

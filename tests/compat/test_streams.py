@@ -11,9 +11,10 @@ import pytest
 from aiordma.compat.streams import RingStreamReader, ring_streams
 from aiordma.compat.transport import RingTransport
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
+from tests.health import settle
 from tests.private import needs
 
-from .recorder import connect_pipe, settle
+from .recorder import connect_pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

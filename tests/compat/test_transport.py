@@ -12,9 +12,10 @@ import pytest
 
 from aiordma.streams.info import StreamInfo
 from aiordma.testing.memory import memory_pipe_pair
+from tests.health import settle
 from tests.private import needs
 
-from .recorder import BufferedRecorder, Recorder, collect, connect_pipe, drain_far, one_transport, settle
+from .recorder import BufferedRecorder, Recorder, collect, connect_pipe, drain_far, one_transport
 
 pytestmark = pytest.mark.anyio
 

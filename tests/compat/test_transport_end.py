@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 from aiordma.testing.memory import memory_pipe_pair
+from tests.health import settle
 
-from .recorder import BufferedRecorder, Recorder, collect, connect_pipe, drain_far, one_transport, settle
+from .recorder import BufferedRecorder, Recorder, collect, connect_pipe, drain_far, one_transport
 
 pytestmark = pytest.mark.anyio
 

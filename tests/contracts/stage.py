@@ -133,11 +133,6 @@ class Stage:
         self.trace.setdefault("reported", []).append(kind(context.get("exception")))
 
     async def until(self, holds: Callable[[], Any]) -> None:
-        """Wait for a condition, at first without giving away the processor."""
-        for _ in range(_TURNS):
-            if holds():
-                return
-            await asyncio.sleep(0)
         await until(lambda: bool(holds()), lambda: self.trace)
 
     async def turns(self, number: int = _TURNS) -> None:

@@ -67,10 +67,3 @@ class End:
             return sent
 
         await self.until(attempt)
-
-
-async def settled(condition: Callable[[], bool]) -> None:
-    """Let the loop run until it holds."""
-    with anyio.fail_after(20):
-        while not condition():
-            await anyio.lowlevel.checkpoint()

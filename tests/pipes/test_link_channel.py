@@ -10,8 +10,9 @@ import anyio
 import pytest
 
 from aiordma.errors import LinkError
+from tests.health import until
 
-from .channel_ends import End, settled
+from .channel_ends import End
 from .link_pairs import connect_channels
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ async def test_blocks_go_back_when_the_last_view_is_gone(open_engine: Open) -> N
         for _ in range(3):
             a.try_send(b"", bytes(100_000))
         await end.received(3)
-        await settled(lambda: a.statistics().outstanding == 0)
+        await until(lambda: a.statistics().outstanding == 0)
         assert used(engine) == 3 * 131072
         part = end.messages[1][50_000:]
         end.messages.clear()
@@ -74,7 +75,7 @@ async def test_views_may_be_dropped_in_any_thread(open_engine: Open) -> None:
         end = End(b)
         a.try_send(b"", bytes(100_000))
         await end.received(1)
-        await settled(lambda: a.statistics().outstanding == 0)
+        await until(lambda: a.statistics().outstanding == 0)
         with anyio.fail_after(20):
             await anyio.to_thread.run_sync(end.messages.clear)
         for group in engine.all_groups:
@@ -180,7 +181,7 @@ async def test_close_comes_after_everything(open_engine: Open) -> None:
             b.try_send(b"")
         assert at_a.closed == []
         b.close()
-        await settled(lambda: a.is_finished and b.is_finished)
+        await until(lambda: a.is_finished and b.is_finished)
         end.messages.clear()
         assert used(engine) == 0
         assert not any(group.members for group in engine.all_groups)
@@ -198,7 +199,7 @@ async def test_abort_breaks_the_peer_and_gives_everything_back(open_engine: Open
             b.try_send(b"")
         assert caught.value.__cause__ is b.error
         b.close()
-        await settled(lambda: a.is_finished and b.is_finished)
+        await until(lambda: a.is_finished and b.is_finished)
         end.messages.clear()
         assert used(engine) == 0
 
@@ -212,9 +213,9 @@ async def test_close_with_nobody_listening_can_be_cut_short(open_engine: Open) -
             await anyio.lowlevel.checkpoint()
         assert not a.is_finished
         a.abort()
-        await settled(lambda: b.error is not None)
+        await until(lambda: b.error is not None)
         b.close()
-        await settled(lambda: a.is_finished and b.is_finished)
+        await until(lambda: a.is_finished and b.is_finished)
         assert used(engine) == 0
 
 
@@ -226,7 +227,7 @@ async def test_both_close_at_once(open_engine: Open) -> None:
         b.try_send(b"x", bytes(100_000))
         a.close()
         b.close()
-        await settled(lambda: a.is_finished and b.is_finished)
+        await until(lambda: a.is_finished and b.is_finished)
         assert used(engine) == 0
 
 

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiordma.errors import LinkError, RemoteProtocolError
+from tests.health import until
 
-from .channel_ends import End, settled
+from .channel_ends import End
 from .link_pairs import connect, connect_channels
 from .link_pairs import open_engine as open_an_engine
 
@@ -81,7 +82,7 @@ async def test_one_channel_is_broken(open_engine: Open, name: str) -> None:
         if name == "more than the budget":
             b.on_message = None  # its user takes nothing, and so tells nothing
         for message in attack(b):
-            await settled(lambda message=message: sender(engine).send_llc(message))  # type: ignore[misc]
+            await until(lambda message=message: sender(engine).send_llc(message))  # type: ignore[misc]
         error = await end.ended()
         if text:
             assert isinstance(error, RemoteProtocolError)
@@ -92,7 +93,7 @@ async def test_one_channel_is_broken(open_engine: Open, name: str) -> None:
         assert await other.received(1) == [bytes(9000)]
         b.close()
         a.abort()
-        await settled(lambda: a.is_finished and b.is_finished)
+        await until(lambda: a.is_finished and b.is_finished)
 
 
 @pytest.mark.parametrize("rest", [b"", bytes(20), bytes(range(200, 248))], ids=["none", "zeros", "full"])
@@ -104,7 +105,7 @@ async def test_messages_to_nobody_are_dropped(open_engine: Open, rest: bytes) ->
         for token in (b.token ^ 0x10000, 0xFFFFFFFF, 0):
             for kind in (MESSAGE, ANNOUNCE, CREDIT, CLOSE):
                 message = struct.pack(">BBxxII", kind, 0, token, 5) + rest
-                await settled(lambda message=message: sender(engine).send_llc(message))  # type: ignore[misc]
+                await until(lambda message=message: sender(engine).send_llc(message))  # type: ignore[misc]
         # What came before may still be under way, and the window full of it.
         await End(a).send(b"fine")
         assert await end.received(1) == [b"fine"]
@@ -146,7 +147,7 @@ async def test_a_channel_message_to_a_stream_breaks_the_stream_only(open_engine:
         a, b = await connect_channels(engine)
         end = End(b)
         assert sender(engine).send_llc(header(MESSAGE, peer.ring) + b"x")
-        await settled(lambda: peer.error is not None)
+        await until(lambda: peer.error is not None)
         assert isinstance(peer.error, RemoteProtocolError)
         a.try_send(b"fine")
         assert await end.received(1) == [b"fine"]
@@ -165,8 +166,8 @@ async def test_a_peer_that_says_nothing_any_more_gets_nothing_kept(open_engine: 
         end.messages.clear()
         a.close()
         b.close()
-        await settled(lambda: a.is_finished and b.is_finished)
-        await settled(lambda: not engine.all_groups)
+        await until(lambda: a.is_finished and b.is_finished)
+        await until(lambda: not engine.all_groups)
         parked = sum(parts.pool_bytes for parts in engine.cache.parked)
         assert engine.pool.used_bytes == parked
 

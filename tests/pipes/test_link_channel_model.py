@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from aiordma import faults
 from aiordma.errors import LinkError
+from tests.health import until
 
-from .channel_ends import End, settled
+from .channel_ends import End
 from .link_pairs import connect_channels
 from .link_pairs import open_engine as open_an_engine
 from .test_link_channel_overload import rnr
@@ -64,7 +65,7 @@ async def nothing_left(engine: Engine, sides: list[Side]) -> None:
     for side in sides:
         side.channel.abort()
         side.end.messages.clear()
-    await settled(lambda: not any(group.members for group in engine.all_groups))
+    await until(lambda: not any(group.members for group in engine.all_groups))
     parts = [group.link.parts for group in engine.all_groups] + engine.cache.parked
     assert engine.pool.used_bytes == sum(part.pool_bytes for part in parts)
 
@@ -150,8 +151,8 @@ def test_model(operations: list[tuple[str, int, int]], end: str, rule: str) -> N
 async def finish(engine: Engine, sides: list[Side], end: str) -> None:
     first, second = sides
     if end == "nothing":
-        await settled(lambda: len(second.end.messages) == len(first.sent))
-        await settled(lambda: len(first.end.messages) == len(second.sent))
+        await until(lambda: len(second.end.messages) == len(first.sent))
+        await until(lambda: len(first.end.messages) == len(second.sent))
     elif end == "cut":
         next(iter(engine.groups.values())).link.queue_pair.break_link(LinkError("cut"))
         for side in sides:
@@ -161,7 +162,7 @@ async def finish(engine: Engine, sides: list[Side], end: str) -> None:
         for side in sides:
             side.has_ended = True
             side.channel.close()
-        await settled(lambda: all(side.channel.is_finished for side in sides))  # type: ignore[attr-defined]
+        await until(lambda: all(side.channel.is_finished for side in sides))  # type: ignore[attr-defined]
     else:
         first.has_ended = True
         first.aborted = end == "abort"

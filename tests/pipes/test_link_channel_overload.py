@@ -10,8 +10,9 @@ import pytest
 
 from aiordma.errors import LinkError
 from aiordma.verbs import softlib
+from tests.health import until
 
-from .channel_ends import End, settled
+from .channel_ends import End
 from .link_pairs import connect_channels
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ async def test_the_end_while_a_message_is_put_together(open_engine: Open, how: s
         end = End(b)
         assert a.try_send(b"", bytes(5 << 19))
         sources = engine.pool.budget.message_bytes
-        await settled(lambda: engine.pool.budget.message_bytes > sources)
+        await until(lambda: engine.pool.budget.message_bytes > sources)
         assert not end.messages
         if how == "close":
             b.close()
@@ -273,7 +274,7 @@ async def test_the_end_while_a_message_is_put_together(open_engine: Open, how: s
             b.break_with(LinkError("a drill"))
             b.abort()
         a.close()
-        await settled(lambda: engine.pool.budget.message_bytes == 0)
+        await until(lambda: engine.pool.budget.message_bytes == 0)
         assert not end.messages
 
 

@@ -12,8 +12,9 @@ from aiordma import faults
 from aiordma.errors import LinkError
 from aiordma.pipes.placement import Placement
 from aiordma.testing.channel import memory_channels
+from tests.health import until
 
-from .channel_ends import End, settled
+from .channel_ends import End
 from .link_pairs import connect_channels
 from .test_tcp_channel import channel_on, sockets
 
@@ -149,14 +150,14 @@ async def test_withdrawn_on_tcp_in_mid_message(sockets: tuple[socket.socket, soc
     at_b = PlacingEnd(channel_on(b, 1 << 20))
     sender = channel_on(a)
     at_a = End(sender)
-    await settled(lambda: at_b.channel.greeted)  # type: ignore[attr-defined]
+    await until(lambda: at_b.channel.greeted)  # type: ignore[attr-defined]
     from aiordma.proto.channel_frames import message_header
 
     sender._put(message_header(LONG + 2, 2) + b"to" + BODY[:40_000])
     sender._flush()
     await at_b.until(lambda: bool(at_b.placements))
     (placement,) = at_b.placements
-    await settled(lambda: bytes(placement.view[:40_000]) == BODY[:40_000])
+    await until(lambda: bytes(placement.view[:40_000]) == BODY[:40_000])
     at_b.channel.withdraw(placement)
     assert placement.released
     before = bytes(placement.view)
@@ -178,11 +179,11 @@ async def test_a_channel_that_is_closed_lets_go(open_engine: Open) -> None:
             b.close()
             (placement,) = at_b.placements
             assert not placement.released
-            await settled(lambda: placement.released)
+            await until(lambda: placement.released)
         assert at_b.heads == []
         await at_a.ended()
         a.close()
-        await settled(lambda: b.is_finished)
+        await until(lambda: b.is_finished)
 
 
 async def test_a_link_that_fails_holds_what_the_device_may_touch(open_engine: Open) -> None:
@@ -202,7 +203,7 @@ async def test_a_link_that_fails_holds_what_the_device_may_touch(open_engine: Op
             assert placement.registration is not None
             b.close()
             a.close()
-            await settled(lambda: placement.registration is None)
+            await until(lambda: placement.registration is None)
 
 
 @pytest.mark.parametrize("carrier", ["link", "tcp", "memory"])
@@ -244,4 +245,4 @@ async def test_a_user_that_closes_the_channel_while_it_is_asked(open_engine: Ope
         assert isinstance(await at_a.ended(), LinkError)
         a.close()
         with anyio.fail_after(20):
-            await settled(lambda: b.is_finished)
+            await until(lambda: b.is_finished)

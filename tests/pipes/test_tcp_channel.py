@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from aiordma.errors import LinkError, RemoteProtocolError
 from aiordma.pipes.tcp import TcpPipe
 from aiordma.pipes.tcp_channel import TcpChannel
+from tests.health import until
 
-from .channel_ends import End, settled
+from .channel_ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +84,7 @@ async def test_order_and_boundaries_in_a_burst(sockets: tuple[socket.socket, soc
 async def test_a_silent_receiver_stops_the_sender(sockets: tuple[socket.socket, socket.socket]) -> None:
     a, b = (channel_on(sock) for sock in sockets)
     at_a = End(a)
-    await settled(lambda: b.greeted)
+    await until(lambda: b.greeted)
     sent = 0
     quiet = 0
     while quiet < 50:
@@ -163,7 +164,7 @@ async def test_an_end_without_a_word_is_an_error(
 
 async def test_closing_delivers_what_is_queued(sockets: tuple[socket.socket, socket.socket]) -> None:
     a, b = (channel_on(sock, 8 << 20) for sock in sockets)
-    await settled(lambda: a.greeted)
+    await until(lambda: a.greeted)
     sent = 0
     while a.try_send(b"", bytes(5_000_000)):
         sent += 1
