@@ -2,7 +2,7 @@
 cimport cython
 
 @cython.final
-cdef class Place:
+cdef class QueueEntry:
     cdef public Py_ssize_t n
     cdef public object waiter
     cdef public bint granted
@@ -23,9 +23,9 @@ cdef class CreditWindow:
     cpdef bint try_acquire(self, n=*) except -1
     @cython.locals(in_use=cython.Py_ssize_t)
     cdef _take(self, Py_ssize_t n)
-    cdef Place _queued(self, Py_ssize_t n, waiter)
-    cpdef withdraw(self, Place place)
+    cdef QueueEntry _queued(self, Py_ssize_t n, waiter)
+    cpdef withdraw(self, QueueEntry entry)
     @cython.locals(count=cython.Py_ssize_t)
     cpdef release(self, n=*)
-    @cython.locals(place=Place)
+    @cython.locals(entry=QueueEntry)
     cdef _serve(self)

@@ -54,7 +54,7 @@ class Granted(Protocol):
         """They are there, or the window is closed."""
 
 
-class Place:
+class QueueEntry:
     """A place in the queue: of a task, or of :meth:`CreditWindow.request`."""
 
     def __init__(self, n: int, waiter: Granted) -> None:
@@ -77,7 +77,7 @@ class CreditWindow:
         _check_limit(limit)
         self._limit = limit
         self._available = limit
-        self._queue: OrderedDict[Place, None] = OrderedDict()
+        self._queue: OrderedDict[QueueEntry, None] = OrderedDict()
         self._exc: BaseException | None = None
         self._acquired = self._waits = self._cancelled = self._peak_in_use = self._peak_waiting = 0
 
@@ -157,17 +157,17 @@ class CreditWindow:
             return
 
         waiter = waker.new_waiter()
-        place = self._queued(n, waiter)
+        entry = self._queued(n, waiter)
         try:
             await waiter.wait()
         except BaseException:
-            self.withdraw(place)
+            self.withdraw(entry)
             raise
-        if not place.granted:
+        if not entry.granted:
             assert self._exc is not None
             raise self._exc.with_traceback(None)
 
-    def request(self, n: int, waiter: Granted) -> Place:
+    def request(self, n: int, waiter: Granted) -> QueueEntry:
         """Ask for ``n`` credits without waiting, in turn with those that wait.
 
         :param waiter: its ``set()`` is called when they are there (``granted`` of the result), or the window
@@ -177,23 +177,23 @@ class CreditWindow:
         if self._exc is not None:
             raise self._exc.with_traceback(None)
         self._check(n)
-        place = self._queued(n, waiter)
+        entry = self._queued(n, waiter)
         self._serve()
-        return place
+        return entry
 
-    def _queued(self, n: int, waiter: Granted) -> Place:
-        place = Place(n, waiter)
-        self._queue[place] = None
+    def _queued(self, n: int, waiter: Granted) -> QueueEntry:
+        entry = QueueEntry(n, waiter)
+        self._queue[entry] = None
         self._waits += 1
         self._peak_waiting = max(self._peak_waiting, len(self._queue))
-        return place
+        return entry
 
-    def withdraw(self, place: Place) -> None:
+    def withdraw(self, entry: QueueEntry) -> None:
         """Give up a request; credits that were granted by it are released."""
         self._cancelled += 1
-        if place.granted:
-            self.release(place.n)
-        elif self._queue.pop(place, self) is None:
+        if entry.granted:
+            self.release(entry.n)
+        elif self._queue.pop(entry, self) is None:
             self._serve()  # later requests may fit where this one did not
 
     def release(self, n: int = 1) -> None:
@@ -218,7 +218,7 @@ class CreditWindow:
         :raises ValueError: negative, or less than what some task waits for.
         """
         _check_limit(limit)
-        most = max((place.n for place in self._queue), default=0)
+        most = max((entry.n for entry in self._queue), default=0)
         if limit < most:
             raise ValueError(f"limit={limit}: a task waits for {most} credits")
         self._available += limit - self._limit
@@ -227,13 +227,13 @@ class CreditWindow:
 
     def _serve(self) -> None:
         while self._queue:
-            place = next(iter(self._queue))
-            if place.n > self._available:
+            entry = next(iter(self._queue))
+            if entry.n > self._available:
                 return
-            del self._queue[place]
-            place.granted = True
-            self._take(place.n)
-            place.waiter.set()
+            del self._queue[entry]
+            entry.granted = True
+            self._take(entry.n)
+            entry.waiter.set()
 
     def close(self, exc: BaseException) -> None:
         """End the window: every waiting task and every later acquisition gets ``exc``. Idempotent: the first
@@ -242,8 +242,8 @@ class CreditWindow:
             return
         self._exc = exc
         queue, self._queue = self._queue, OrderedDict()
-        for place in queue:
-            place.waiter.set()
+        for entry in queue:
+            entry.waiter.set()
 
     def statistics(self) -> CreditStatistics:
         """Counters and high-water marks."""

@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Awaitable, Callable
 
 import aiordma
-from aiordma.measure.diagnostics import GREETING, ByteStream, Server, begin
+from aiordma.measure.diagnostics import GREETING, ByteStream, DiagnosticsServer, begin
 from aiordma.measure.loops import round_trips
 
 LOCAL = "127.0.0.1"
@@ -54,7 +54,7 @@ class Pauses:
 
 async def serve() -> None:
     """The process that is looked at."""
-    pauses, server = Pauses(), Server()
+    pauses, server = Pauses(), DiagnosticsServer()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, pauses.tell)
     async with await aiordma.listen(LOCAL) as listener:
         print(listener.port, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Literal
 
-from . import page, place
+from . import directory, page
 from .messages import Answer, Done, Identity
 
 if TYPE_CHECKING:
@@ -38,7 +38,10 @@ class Loop:
 
     def comes_by(self) -> bool:
         """Whether its page, read anew, says that the loop is at work."""
-        with contextlib.suppress(OSError), contextlib.closing(place.Directory(self.home, self.uid)) as home:
+        with (
+            contextlib.suppress(OSError),
+            contextlib.closing(directory.Directory(self.home, self.uid)) as home,
+        ):
             seen = page.read(home, self.stem)
             if seen is not None:
                 self.page = seen

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from . import page, place
+from . import directory, page
 from .asked import Loop
 from .conversation import PATIENCE_S, Conversation, Question
 from .messages import FromTool, GarbageError
@@ -42,7 +42,7 @@ def loops(wanted: Callable[[Page], bool] | None = None, pid: int | None = None) 
     :param pid: only of this process, or, if there is none here, of those that have the number in containers.
     """
     found = []
-    for home in place.places():
+    for home in directory.places():
         with contextlib.closing(home):
             for stem in home.stems()[:_MOST_LOOPS]:
                 seen = page.read(home, stem)
@@ -56,7 +56,7 @@ def loops(wanted: Callable[[Page], bool] | None = None, pid: int | None = None) 
                 elif pid in (None, seen.pid) and (wanted is None or wanted(seen)):
                     found.append(Loop(home.path, stem, home.uid, seen))
     if pid is not None:
-        found = [each for each in found if each.page.namespace == place.namespace()] or found
+        found = [each for each in found if each.page.namespace == directory.namespace()] or found
     return sorted(found, key=lambda each: (each.page.pid, each.stem))
 
 
@@ -64,10 +64,10 @@ def killed(wanted: Callable[[Page], bool] | None = None, pid: int | None = None)
     """Processes that ended in the last minutes without closing their event loops, each with its user: they
     were killed, or have crashed. What they had open is in the page of their last loop."""
     found: dict[tuple[object, ...], tuple[int, Page]] = {}
-    for home in place.places():
+    for home in directory.places():
         with contextlib.closing(home):
             for stem in home.killed():
-                seen = page.read(home, stem, place.KILLED)
+                seen = page.read(home, stem, directory.KILLED)
                 if seen is None or pid not in (None, seen.pid) or seen.silent_s > _TOLD_S:
                     continue
                 if not seen.is_over or seen.returned_ns:  # its program had ended before its loop was closed
@@ -120,7 +120,7 @@ class _Asker:
                 left.append(loop)
                 continue
             try:
-                with contextlib.closing(place.Directory(loop.home, loop.uid)) as home:
+                with contextlib.closing(directory.Directory(loop.home, loop.uid)) as home:
                     conversation = Conversation(loop, home, self._question)
             except BlockingIOError:
                 _no_answer(loop, "as many tools wait for its answer as can")

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from . import place
+from . import directory
 from .credentials import credentials
 from .messages import (
     HEADER,
@@ -25,7 +25,7 @@ from .messages import (
 
 if TYPE_CHECKING:
     from .asked import Loop
-    from .place import Directory
+    from .directory import Directory
 
 __all__ = ["PATIENCE_S", "Conversation", "Question"]
 
@@ -71,7 +71,7 @@ class Conversation:
         self._end = self.deadline + _ANSWER_S
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            home.connect(self.sock, loop.stem + place.SOCKET)
+            home.connect(self.sock, loop.stem + directory.SOCKET)
             self._check_peer()
             self.sock.send(question.message)  # it is short, and nothing is there yet
         except BaseException:

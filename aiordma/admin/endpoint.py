@@ -23,7 +23,7 @@ from ..wake import clock
 from ..wake.accepting import Acceptor
 from ..wake.base import run_guarded
 from ..wake.beside import start_thread
-from . import place
+from . import directory
 from .counting import open_connections
 from .credentials import credentials
 from .late_timers import late_timers
@@ -75,7 +75,7 @@ def begin(waker: Waker, files: Files) -> Endpoint:
 
 def tidy() -> None:
     """Remove what processes have left that were killed."""
-    for home in place.makeable():
+    for home in directory.makeable():
         with contextlib.suppress(OSError), contextlib.closing(home):
             for stem in home.stems()[:_SWEPT]:
                 page = read(home, stem)
@@ -92,7 +92,7 @@ class Files:
 
     def __init__(self, loop: str) -> None:
         problem = OSError("there is no directory for its socket")
-        for home in place.makeable():
+        for home in directory.makeable():
             with contextlib.closing(home):
                 try:
                     self._settle(home, loop)
@@ -101,13 +101,13 @@ class Files:
                     problem = error
         raise problem
 
-    def _settle(self, home: place.Directory, loop: str) -> None:
+    def _settle(self, home: directory.Directory, loop: str) -> None:
         self.path, self.stem = home.path, f"{os.getpid()}-{secrets.token_hex(4)}"
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self.page = PageWriter(home, self.stem, loop)
             try:
-                self.sock.bind(home.address(self.stem + place.SOCKET))
+                self.sock.bind(home.address(self.stem + directory.SOCKET))
                 self.sock.listen(_SESSIONS)
             except BaseException:
                 home.remove(self.stem)
@@ -127,7 +127,7 @@ class Files:
         self.close(run_guarded)
 
     def _remove(self) -> None:
-        home = place.at(self.path, os.getuid())
+        home = directory.at(self.path, os.getuid())
         if home is not None:
             home.remove(self.stem)
             home.close()
@@ -160,7 +160,7 @@ class Endpoint:
     @property
     def path(self) -> str:
         """Of the socket."""
-        return f"{self._files.path}/{self._files.stem}{place.SOCKET}"
+        return f"{self._files.path}/{self._files.stem}{directory.SOCKET}"
 
     # ---- the page
 

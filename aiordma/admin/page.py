@@ -16,10 +16,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import place
+from . import directory
 
 if TYPE_CHECKING:
-    from .place import Directory
+    from .directory import Directory
 
 __all__ = ["BEAT_SECONDS", "Page", "PageWriter", "program", "read"]
 
@@ -43,7 +43,7 @@ class Page(NamedTuple):
     pid: int
     #: inode of the namespace of process ids
     namespace: int
-    #: see :func:`.place.started`
+    #: see :func:`.directory.started`
     started: int
     #: ``time.monotonic_ns()`` of the host when the loop's timer came by
     beat_ns: int
@@ -68,8 +68,8 @@ class Page(NamedTuple):
         """The loop's thread is gone, as far as can be told from here."""
         return (
             self.thread != 0
-            and self.namespace == place.namespace()
-            and not place.has_thread(self.pid, self.thread)
+            and self.namespace == directory.namespace()
+            and not directory.has_thread(self.pid, self.thread)
         )
 
     @property
@@ -85,27 +85,27 @@ class Page(NamedTuple):
     @property
     def is_own(self) -> bool:
         """It is of this process."""
-        return (self.namespace, self.pid) == (place.namespace(), os.getpid())
+        return (self.namespace, self.pid) == (directory.namespace(), os.getpid())
 
     def is_possible(self, uid: int) -> bool:
         """Whether a process of this user may have written it: it may name anybody's. (Root's files are
         trusted: a process may have become somebody else after it began.)"""
-        return uid == 0 or self.namespace != place.namespace() or place.user(self.pid) == uid
+        return uid == 0 or self.namespace != directory.namespace() or directory.user(self.pid) == uid
 
     def is_of(self, pid: int, uid: int) -> bool:
         """Whether it is that of a process which has this number here.
 
         :param uid: whose files it is among.
         """
-        if self.namespace == place.namespace():
+        if self.namespace == directory.namespace():
             return pid == self.pid and self.is_possible(uid) and not self.is_over
         # That process, or the one that asks, is in a container. It may have no number here.
-        return pid == 0 or (place.innermost(pid) == self.pid and (uid == 0 or place.user(pid) == uid))
+        return pid == 0 or (directory.innermost(pid) == self.pid and (uid == 0 or directory.user(pid) == uid))
 
     @property
     def is_over(self) -> bool:
         """The process is gone, as far as can be told from here."""
-        return self.namespace == place.namespace() and not place.is_running(self.pid, self.started)
+        return self.namespace == directory.namespace() and not directory.is_running(self.pid, self.started)
 
 
 def program() -> str:
@@ -123,14 +123,14 @@ class PageWriter:
 
     def __init__(self, home: Directory, stem: str, loop: str) -> None:
         self._names = loop.encode()[:16], program().encode("utf-8", "replace")[:256]
-        self._ids = os.getpid(), place.namespace(), place.started(os.getpid())
+        self._ids = os.getpid(), directory.namespace(), directory.started(os.getpid())
         self._generation = self._thread = self._returned_ns = 0
         self._data = bytearray(_BYTES)
-        draft = stem + place.DRAFT
+        draft = stem + directory.DRAFT
         self._fd = home.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             self._write(0, 0)
-            home.publish(draft, stem + place.PAGE)
+            home.publish(draft, stem + directory.PAGE)
         except BaseException:
             self.close()
             home.remove(stem)
@@ -169,7 +169,7 @@ class PageWriter:
             self._fd = -1
 
 
-def read(home: Directory, stem: str, suffix: str = place.PAGE) -> Page | None:
+def read(home: Directory, stem: str, suffix: str = directory.PAGE) -> Page | None:
     """The page of a loop; None: there is none, or it is not one."""
     try:
         fd = home.open(stem + suffix, os.O_RDONLY | os.O_NONBLOCK)

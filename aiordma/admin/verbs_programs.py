@@ -11,7 +11,7 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
-from . import place
+from . import directory
 from .messages import VerbsProgram
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def verbs_programs(known: Container[int], only: int | None = None) -> list[Verbs
         with contextlib.suppress(OSError):
             devices = sorted(set(_devices(pid)))
             if devices:
-                found.append(VerbsProgram(pid, place.user(pid) or 0, _name(pid), devices, pid in known))
+                found.append(VerbsProgram(pid, directory.user(pid) or 0, _name(pid), devices, pid in known))
     return found
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from ..launch.starting import Request, planned
+from ..launch.starting import RunRequest, planned
 
 __all__ = ["main", "request_of"]
 
@@ -21,7 +21,7 @@ _FLAGS = {"--no-children", "--report", "--outside-tls", "-m", "-c"}
 _RULES = {"--allow": "allow", "--deny": "deny"}
 
 
-def request_of(words: list[str]) -> Request | None:
+def request_of(words: list[str]) -> RunRequest | None:
     """What `aiordma run` with these words is to start; None: they need click, for help or for an error."""
     flags: set[str] = set()
     rules: list[str] = []
@@ -29,7 +29,7 @@ def request_of(words: list[str]) -> Request | None:
     rest = iter(words)
     for word in rest:
         if not word.startswith("-") or word == "-":
-            return Request(word, list(rest), flags, rules, files)
+            return RunRequest(word, list(rest), flags, rules, files)
         name, equals, value = word.partition("=")
         if word in _FLAGS:
             flags.add(word)

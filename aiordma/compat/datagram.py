@@ -64,7 +64,7 @@ _RECEIVE_BUDGET = 256
 _LOG_THRESHOLD = 5
 
 
-class _Carrier(Protocol):
+class _Datagrams(Protocol):
     """What the transport needs of a connection or an endpoint."""
 
     #: The path without RDMA.
@@ -82,7 +82,7 @@ class _Carrier(Protocol):
     def abort(self) -> None: ...
 
 
-class _Connection:
+class _ReliablePeer:
     """One peer, reliable."""
 
     without_rdma = "tcp"
@@ -161,7 +161,7 @@ class MessageTransport(FlowControl, asyncio.DatagramTransport):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        carrier: _Carrier,
+        carrier: _Datagrams,
         protocol: asyncio.DatagramProtocol,
         extra: Mapping[str, Any],
         server: TransportOwner | None = None,
@@ -541,7 +541,7 @@ def _connection_transport(
     }
     if result.tls is not None:
         extra["ssl_object"] = result.tls.session
-    carrier = _Connection(pipe, result.remote_address)
+    carrier = _ReliablePeer(pipe, result.remote_address)
     return MessageTransport(asyncio.get_running_loop(), carrier, protocol, extra, server)
 
 

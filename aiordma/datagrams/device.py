@@ -31,7 +31,7 @@ _log = logging.getLogger("aiordma.datagram")
 _COUNTERS = ("sent", "received", "dropped_full", "dropped_unknown", "malformed")
 
 
-class Home(Protocol):
+class DeviceUser(Protocol):
     """The endpoint, as its device sees it."""
 
     def device_changed(self, parts: UdParts | None, reason: FallbackReason | None) -> None:
@@ -48,7 +48,7 @@ class EndpointDevice:
 
     def __init__(
         self,
-        home: Home,
+        home: DeviceUser,
         engine: EngineView,
         config: Config,
         queue: deque[tuple[bytes, Address]],

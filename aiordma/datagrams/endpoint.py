@@ -161,7 +161,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         waker = self._waker
         if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
             peer = self._peers.get(address or self._remote)  # type: ignore[arg-type]
-            if peer is not None and self._place(peer, data):
+            if peer is not None and self._put(peer, data):
                 waker.share -= 1
                 return
         await self._send_later(data, address)
@@ -171,7 +171,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
             raise self._refusal(self._send_guard, "sending to")
         target = await self._table.numeric(address)
         # There is nothing to poll for: neither the device nor the kernel reports when it will have room.
-        item = OutgoingMessage(lambda: self._place(self._table.peer(target), data), lambda: False)
+        item = OutgoingMessage(lambda: self._put(self._table.peer(target), data), lambda: False)
         await self._send_when_room(item, False)
 
     async def sendto(self, data: Buffer, host: str, port: int) -> None:
@@ -189,21 +189,21 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
             raise self._refusal(self._send_guard, "sending to")
         data, address = item
         peer = self._table.peer(self._table.known(address))
-        if not self._place(peer, data):
+        if not self._put(peer, data):
             self._look()
-            if not self._place(peer, data):
+            if not self._put(peer, data):
                 raise WouldBlock
 
-    def _place(self, peer: Peer, data: Buffer) -> bool:
+    def _put(self, peer: Peer, data: Buffer) -> bool:
         """False: not now."""
         if self._closed:
             raise ClosedResourceError("this DatagramEndpoint is closed")
         route = peer.route
         if route is not None and self._port is not None:
             return self._port.try_send(route, data)
-        return self._place_udp(peer, data)
+        return self._put_udp(peer, data)
 
-    def _place_udp(self, peer: Peer, data: Buffer) -> bool:
+    def _put_udp(self, peer: Peer, data: Buffer) -> bool:
         if self._must:
             if (reason := peer.reason) is not None:
                 detail = reason.text.removeprefix(describe(reason.code)).removeprefix(": ")

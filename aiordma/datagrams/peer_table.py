@@ -38,7 +38,7 @@ _KEEPALIVE_S = 10
 _MOST_AT_ONCE = 32
 
 
-class _Link(NamedTuple):
+class _RouteConnection(NamedTuple):
     """A TCP connection that stands for a route."""
 
     nonce: bytes
@@ -61,7 +61,7 @@ class Peer:
         self.used = True
         self.job: Job | None = None
         #: TCP connections that stand for the route.
-        self.links: dict[socket.socket, _Link] = {}
+        self.links: dict[socket.socket, _RouteConnection] = {}
         self.waiters: list[Waiter] = []
 
 
@@ -267,7 +267,7 @@ class PeerTable:
                 self._forget(holder)
         peer.route, peer.reason = route, None
         parts.port.senders[key] = route
-        peer.links[sock] = _Link(nonce, asked)
+        peer.links[sock] = _RouteConnection(nonce, asked)
         # A host that vanishes closes nothing.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)

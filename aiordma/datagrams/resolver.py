@@ -62,7 +62,7 @@ _REPEAT_S, _LONGER = 0.05, 1.5
 _LONGER_UNPROVED, _TIMES_UNPROVED = 3, 4
 
 
-class Home(Protocol):
+class ResolverUser(Protocol):
     """The endpoint, as the resolver sees it."""
 
     parts: UdParts | None
@@ -115,7 +115,7 @@ class _Query:
 class Resolver:
     """Answers queries on listening TCP sockets, and makes them. Belongs to one endpoint."""
 
-    def __init__(self, home: Home, config: Config, listening: Sequence[socket.socket]) -> None:
+    def __init__(self, home: ResolverUser, config: Config, listening: Sequence[socket.socket]) -> None:
         self._home = home
         self._config = config
         self._waker = wake.current()

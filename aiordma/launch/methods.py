@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from ..negotiation.peers import Server
+    from ..negotiation.peers import KnownServer
     from ..negotiation.question import Answer
     from .policy import Policy
     from .report import Report
@@ -124,7 +124,7 @@ class Methods:
 
     # ---- clients
 
-    async def _judge(self, loop: Any, host: Any, port: Any, options: dict[str, Any]) -> Server | str:
+    async def _judge(self, loop: Any, host: Any, port: Any, options: dict[str, Any]) -> KnownServer | str:
         """With whom to negotiate a connection; or why not."""
         judged = await self._policy.judge_client(loop, host, port, options)
         if isinstance(judged, str) or self._functions is not None:
@@ -152,7 +152,7 @@ class Methods:
             self._report.count("server", f"{name}:{peer[1]}", "tcp", reason)
         return result
 
-    def _learn(self, loop: Any, server: Server, end: Any) -> None:
+    def _learn(self, loop: Any, server: KnownServer, end: Any) -> None:
         """Remember what the negotiation has shown about the server."""
         remember = self._policy.peers.learn(server, end.get_extra_info("aiordma.fallback_reason"))
         if remember is not None:

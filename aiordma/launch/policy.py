@@ -14,7 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from ..addresses import family_of
-from ..negotiation.peers import Server, is_address
+from ..negotiation.peers import KnownServer, is_address
 
 if TYPE_CHECKING:
     from ..negotiation.peers import Peers
@@ -54,7 +54,9 @@ class Policy:
             return "switched off"
         return None
 
-    async def judge_client(self, loop: Any, host: Any, port: Any, options: dict[str, Any]) -> Server | str:
+    async def judge_client(
+        self, loop: Any, host: Any, port: Any, options: dict[str, Any]
+    ) -> KnownServer | str:
         """Whether to negotiate a connection that the program is about to make: with whom; or why not.
 
         :param loop: looks names up, by a method `getaddrinfo()` like asyncio's.
@@ -81,7 +83,7 @@ class Policy:
         judged = await self._judge(loop, host, number)
         if isinstance(judged, str):
             return judged
-        return Server(host, number, judged, address, local=self.peers.is_local(host))
+        return KnownServer(host, number, judged, address, local=self.peers.is_local(host))
 
     async def _judge(self, loop: Any, host: str, port: int) -> bool | str:
         """Whether it is known to negotiate; or why it stays plain."""

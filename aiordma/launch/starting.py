@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["Request", "planned"]
+__all__ = ["RunRequest", "planned"]
 
 #: Bytes at the end of a zip archive in which its directory begins to be described: 22, and a comment.
 _ZIP_END = 22 + 65535
 
 
-class Request:
+class RunRequest:
     """What `aiordma run` was asked for."""
 
     __slots__ = ("arguments", "files", "flags", "program", "rules")
@@ -58,7 +58,7 @@ class Request:
         return str(Rules.parse(text))
 
 
-def planned(request: Request) -> Callable[[], None] | None:
+def planned(request: RunRequest) -> Callable[[], None] | None:
     """What runs it, and does not return; None: there is no such program.
 
     :raises OSError: a file cannot be read. :raises ValueError: a line is no rule, with the reason.
@@ -134,7 +134,7 @@ def _source_of(path: str) -> bytes | None:
         return file.read()
 
 
-def _execute(path: str, request: Request, rules: str, words: list[str]) -> None:
+def _execute(path: str, request: RunRequest, rules: str, words: list[str]) -> None:
     if "report" in words and (option := _isolation_of(_interpreter_of(path))) is not None:
         sys.stderr.write(
             f"aiordma run: {path} is run by a Python with {option}, which leaves out what `aiordma run` puts "
@@ -161,7 +161,7 @@ def _isolation_of(interpreter: str | None) -> str | None:
     return None
 
 
-def _run_code(request: Request, rules: str, words: list[str]) -> None:
+def _run_code(request: RunRequest, rules: str, words: list[str]) -> None:
     """Code of the command line, or of standard input."""
     if "-c" in request.flags:
         name, source, place = "-c", request.program, "<string>"
@@ -174,7 +174,7 @@ def _run_code(request: Request, rules: str, words: list[str]) -> None:
     raise SystemExit
 
 
-def _run_application(path: str, request: Request, rules: str, words: list[str]) -> None:
+def _run_application(path: str, request: RunRequest, rules: str, words: list[str]) -> None:
     import runpy
 
     whole = os.path.join(os.getcwd(), path)
@@ -189,14 +189,14 @@ def _run_application(path: str, request: Request, rules: str, words: list[str]) 
     raise SystemExit
 
 
-def _run_script(path: str, source: bytes, request: Request, rules: str, words: list[str]) -> None:
+def _run_script(path: str, source: bytes, request: RunRequest, rules: str, words: list[str]) -> None:
     module = _begin(rules, words, [path, *request.arguments], os.path.dirname(os.path.realpath(path)))
     module.__file__ = os.path.join(os.getcwd(), path)
     exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
     raise SystemExit
 
 
-def _run_module(request: Request, rules: str, words: list[str]) -> None:
+def _run_module(request: RunRequest, rules: str, words: list[str]) -> None:
     import runpy
 
     _begin(rules, words, ["-m", *request.arguments], os.getcwd())

@@ -18,7 +18,7 @@ import trio
 
 from ..borrowed import ENABLED
 from ..negotiation.announcement import Announcement
-from ..negotiation.smc_place import place_of
+from ..negotiation.smc_map import map_path
 from .loading import config_of_run, load
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Names:
         return await trio.socket.getaddrinfo(host, port, **options)
 
 
-class _Place:
+class _Listening:
     """What is known of one listener of the program's."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -60,7 +60,7 @@ class TrioMethods:
     def __init__(self, policy: Policy, report: Report, raw: RawSockets | None = None) -> None:
         """:param raw: counts the sockets that the program uses itself."""
         self._policy, self._report, self._raw = policy, report, raw
-        self._places: weakref.WeakKeyDictionary[Any, _Place] = weakref.WeakKeyDictionary()
+        self._places: weakref.WeakKeyDictionary[Any, _Listening] = weakref.WeakKeyDictionary()
         self._sockets: Any = None
 
     # ---- what is replaced
@@ -125,7 +125,7 @@ class TrioMethods:
             raw = getattr(getattr(listener, attribute), "_sock", None) if ENABLED else None
             # One of a test's virtual network has none.
             if raw is not None and self._policy.forbids_server(None, {"sock": raw}) is None:
-                self._places[listener] = _Place(raw)
+                self._places[listener] = _Listening(raw)
 
         @functools.wraps(own_accept)
         async def accept(listener: Any) -> Any:
@@ -163,7 +163,7 @@ class TrioMethods:
 
     def _answers_kernels(self, sock: socket.socket) -> contextlib.AbstractContextManager[None]:
         config = config_of_run()
-        if place_of(config.smcr) is None or self._policy.forbids_server(None, {"sock": sock}) is not None:
+        if map_path(config.smcr) is None or self._policy.forbids_server(None, {"sock": sock}) is not None:
             return contextlib.nullcontext()
         from ..negotiation.options import ListenOptions
         from ..negotiation.smc_option import let_ask  # for hosts that are set up
@@ -210,7 +210,7 @@ class TrioMethods:
 
     # ---- servers
 
-    async def _accept(self, place: _Place, sock: Any) -> Any:
+    async def _accept(self, place: _Listening, sock: Any) -> Any:
         """The socket of the next connection.
 
         :raises trio.ClosedResourceError: the listener is closed.

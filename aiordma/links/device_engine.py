@@ -32,10 +32,10 @@ from ..wake.accepting import PAUSE_S
 from .contact import ClientContact, ServerContact
 from .contracts import LinkKey
 from .devices import Devices
+from .first_device import OpenedDevice
 from .host import check_reachable
 from .link import AckTimer
 from .loop_watch import LoopWatch
-from .opening import OpenedDevice
 from .parting import Parting
 from .qp_cache import QpCache
 

@@ -19,12 +19,12 @@ from ..wake.base import run_guarded
 from ..wake.beside import LoopEndedError
 from .device_engine import ENGINE, ENGINES, Engine, ready, running
 from .devices import Devices
-from .opening import FirstDevice, Opening, look_around, open_device, with_queue
+from .first_device import DeviceOpening, FirstDevice, look_around, open_device, with_queue
 
 if TYPE_CHECKING:
     from ..verbs.device import Backend
     from ..wake.base import Waker
-    from .opening import Surroundings
+    from .first_device import Surroundings
 
 __all__ = ["ENGINES", "Engine", "begin_on", "current", "open_another", "ready", "running"]
 
@@ -58,9 +58,9 @@ async def current(config: Config | None = None) -> Engine:
         refusal = _refusals.get(config.device)
         if refusal is not None:
             raise NegotiationError(*refusal)
-        opening: Opening | None = waker.locals.get(_OPENING)
+        opening: DeviceOpening | None = waker.locals.get(_OPENING)
         if opening is None:
-            opening = waker.locals[_OPENING] = Opening(waker, config, _adopt, _end_opening)
+            opening = waker.locals[_OPENING] = DeviceOpening(waker, config, _adopt, _end_opening)
         try:
             await opening.wait()
         except NegotiationError as error:
@@ -87,7 +87,7 @@ def _begin(waker: Waker, config: Config, first: FirstDevice) -> None:
     companion.begin(waker, config)
 
 
-def _adopt(opening: Opening, first: FirstDevice) -> None:
+def _adopt(opening: DeviceOpening, first: FirstDevice) -> None:
     waker = opening.waker
     if waker.locals.get(ENGINE) is None:
         _begin(waker, opening.config, first)
@@ -95,7 +95,7 @@ def _adopt(opening: Opening, first: FirstDevice) -> None:
         first.device.close()
 
 
-def _end_opening(opening: Opening) -> None:
+def _end_opening(opening: DeviceOpening) -> None:
     del opening.waker.locals[_OPENING]
     if isinstance(opening.error, NegotiationError):
         _refusals[opening.config.device] = opening.error.code, opening.error.detail

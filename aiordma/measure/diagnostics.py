@@ -40,7 +40,7 @@ __all__ = [
     "SERVICES_GREETING",
     "SINK_GREETING",
     "ByteStream",
-    "Server",
+    "DiagnosticsServer",
     "Services",
     "begin",
     "borrow_memory",
@@ -176,7 +176,7 @@ class _Client:
         self.seen = -1
 
 
-class Server:
+class DiagnosticsServer:
     """Answers clients. Belongs to the event loop it was made in.
 
     :param services: what else there is.

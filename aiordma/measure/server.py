@@ -16,7 +16,7 @@ import anyio
 from .. import memory, rpc, wake
 from ..datagrams.connection import listen_datagram
 from ..streams.listener import listen
-from .diagnostics import Server, Services
+from .diagnostics import DiagnosticsServer, Services
 from .ping import PingRequest, Run, measure
 from .plain_streams import serve_plain
 
@@ -84,7 +84,7 @@ async def serve_diagnostics(
     async with contextlib.AsyncExitStack() as stack:
         own: dict[str, Any] = {"version": sys.modules["aiordma"].__version__, "host": socket.gethostname()}
         services = Services(loop=wake.current().name, **own)
-        server = Server(services)
+        server = DiagnosticsServer(services)
         listener = await stack.enter_async_context(await listen(host, port, config=config))
         calls = rpc.serve(_calls(config, mesh), host, beside(1), calls=_CALLS, config=config)
         services.calls = (await stack.enter_async_context(calls)).port
@@ -106,7 +106,7 @@ async def _plain(
     stack: contextlib.AsyncExitStack, services: Services, host: str, beside: Callable[[int], int]
 ) -> None:
     def make() -> tuple[Callable[[Any], Awaitable[None]], Callable[[], Awaitable[None]]]:
-        server = Server()
+        server = DiagnosticsServer()
         return server.answer, server.watch
 
     # Mode 0700: for processes of this user.

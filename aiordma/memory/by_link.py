@@ -22,7 +22,7 @@ from .region import Piece, Pieces, Region
 if TYPE_CHECKING:
     from typing import Self
 
-    from ..credit import CreditWindow, Place
+    from ..credit import CreditWindow, QueueEntry
     from ..links.link_memory import LinkMemory
     from ..pipes._one_sided import OneSided, Transfer
     from ..verbs.memory.arena import Block
@@ -62,7 +62,7 @@ class LinkCarrier:
     # ---- one buffer: the path on which every hundred nanoseconds count
 
     def start(self, op: int, remote: Remote, start: int, nbytes: int, local: Any) -> Operation[None] | None:
-        """See :class:`.operation.Carrier`."""
+        """See :class:`.operation.OperationPath`."""
         fragment = self._fragment
         count = 1 if nbytes <= fragment else min(-(-nbytes // fragment), self.credit.limit)
         credit = self.credit
@@ -149,7 +149,7 @@ class LinkCarrier:
     # ---- any memory
 
     def start_pieces(self, op: int, remote: Remote, places: Spans, local: Memory) -> Operation[None]:
-        """See :class:`.operation.Carrier`."""
+        """See :class:`.operation.OperationPath`."""
         spans, region = resolve_exactly(local, places.nbytes, writable=op == READ)
         short = spans.nbytes < spans.count * _SHORT_PIECES and places.count < spans.count
         if region is not None and (region.opaque or not short):
@@ -161,7 +161,7 @@ class LinkCarrier:
         return _Direct(self, op, remote, places, spans, region, self._count(places.nbytes)).begin()
 
     def start_atomic(self, op: int, remote: Remote, offset: int, value: int, compare: int) -> Operation[int]:
-        """See :class:`.operation.Carrier`."""
+        """See :class:`.operation.OperationPath`."""
         return _Atomic(self, op, remote, offset, value, compare).begin()
 
     # ---- what operations need
@@ -194,7 +194,7 @@ class LinkCarrier:
         return error
 
     def close(self) -> None:
-        """See :class:`.operation.Carrier`."""
+        """See :class:`.operation.OperationPath`."""
         self._closed = True
         self.transfers.close()
         if self._spare is not None:
@@ -212,7 +212,7 @@ class _OnLink(Operation[Any]):
 
     def __init__(self, carrier: LinkCarrier, op: int, remote: Remote, count: int) -> None:
         self._carrier, self._op, self._remote, self._count = carrier, op, remote, count
-        self._place: Place | None = None
+        self._entry: QueueEntry | None = None
         self._transfer: Transfer | None = None
         self._cancelled = False
 
@@ -226,7 +226,7 @@ class _OnLink(Operation[Any]):
                 self._count = count
                 self._post()
             else:
-                self._place = credit.request(count, self)
+                self._entry = credit.request(count, self)
         except BaseException as error:
             self._seen = True
             self._finish(error)
@@ -235,11 +235,11 @@ class _OnLink(Operation[Any]):
 
     def set(self) -> None:
         """There is credit, or the connection is over (see :meth:`CreditWindow.request`)."""
-        place, self._place = self._place, None
-        if self.done or place is None:
+        entry, self._entry = self._entry, None
+        if self.done or entry is None:
             return
-        if place.granted:
-            self._count = place.n
+        if entry.granted:
+            self._count = entry.n
             self._go_on()
         else:
             self._finish(self._why_not())
@@ -280,9 +280,9 @@ class _OnLink(Operation[Any]):
         self._cancelled = True
         if self.done:
             return
-        if self._place is not None:
-            place, self._place = self._place, None
-            self._carrier.credit.withdraw(place)
+        if self._entry is not None:
+            entry, self._entry = self._entry, None
+            self._carrier.credit.withdraw(entry)
             self._finish(given_up())
         elif self._transfer is not None:
             self._carrier.transfers.give_up(self._transfer)
@@ -404,7 +404,7 @@ class _WithStage(_OnLink):
 
     def cancel(self) -> None:
         """See :class:`Operation`."""
-        if not self.done and self._place is None and self._transfer is None:
+        if not self.done and self._entry is None and self._transfer is None:
             self._cancelled = True  # it waits for a block: what comes then is for the next
             self._finish()
         else:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-    from ..credit import Place
+    from ..credit import QueueEntry
     from .local import Memory
     from .operation import Remote
-    from .requests import Requests, _Request
+    from .requests import Requests, _Pending
 
 __all__ = ["MessageCarrier"]
 
@@ -33,11 +33,11 @@ class MessageCarrier:
     def start(
         self, op: int, remote: Remote, start: int, nbytes: int, local: Memory
     ) -> Operation[None] | None:
-        """See :class:`.operation.Carrier`."""
+        """See :class:`.operation.OperationPath`."""
         return self.start_pieces(op, remote, Spans.one(start, nbytes), local)
 
     def start_pieces(self, op: int, remote: Remote, places: Spans, local: Memory) -> Operation[None]:
-        """See :class:`.operation.Carrier`."""
+        """See :class:`.operation.OperationPath`."""
         spans, region = resolve_exactly(local, places.nbytes, writable=op == READ)
         if region is not None and region.opaque:
             raise BufferError(
@@ -46,11 +46,11 @@ class MessageCarrier:
         return _InMessages(self.requests, op, remote, places, spans).begin()
 
     def start_atomic(self, op: int, remote: Remote, offset: int, value: int, compare: int) -> Operation[int]:
-        """See :class:`.operation.Carrier`."""
+        """See :class:`.operation.OperationPath`."""
         raise NotImplementedError  # no peer says on TCP that its device does them
 
     def close(self) -> None:
-        """See :class:`.operation.Carrier`. Nothing is begun without the peer object."""
+        """See :class:`.operation.OperationPath`. Nothing is begun without the peer object."""
 
 
 class _InMessages(Operation[None]):
@@ -64,9 +64,9 @@ class _InMessages(Operation[None]):
         self._left = _messages(places)
         self._messages = sum(-(-length // PIECE_BYTES) for _, length in places.pairs())
         self._at = 0
-        self._place: Place | None = None
+        self._entry: QueueEntry | None = None
         self._credited = self._parts = 0
-        self._out: set[_Request] = set()
+        self._out: set[_Pending] = set()
         self._failed: BaseException | None = None
 
     def begin(self) -> Self:
@@ -89,13 +89,13 @@ class _InMessages(Operation[None]):
         if credit.try_acquire(count):
             self._send(count, credited=True)
         else:
-            self._place = credit.request(count, self)
+            self._entry = credit.request(count, self)
 
     def set(self) -> None:
         """There is credit, or the connection is over (see :meth:`CreditWindow.request`)."""
-        place, self._place = self._place, None
-        if place is not None:
-            self._send(place.n, credited=place.granted)
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            self._send(entry.n, credited=entry.granted)
 
     def _send(self, count: int, *, credited: bool) -> None:
         self._credited = count if credited else 0
@@ -109,7 +109,7 @@ class _InMessages(Operation[None]):
     def _begin(self, offset: int, length: int) -> None:
         at, piece, number = self._at, memoryview(bytearray(length)), self._remote.number
         self._at += length
-        request: _Request | None = None
+        request: _Pending | None = None
 
         def on_end(_: int | None, error: BaseException | None) -> None:
             if request is not None:
@@ -154,9 +154,9 @@ class _InMessages(Operation[None]):
         self._seen = True
         self._end(None, given_up())
         self._local.release()
-        if self._place is not None:
-            place, self._place = self._place, None
-            self._requests.credit.withdraw(place)
+        if self._entry is not None:
+            entry, self._entry = self._entry, None
+            self._requests.credit.withdraw(entry)
             self._close()
         for request in list(self._out):
             self._requests.give_up(request)

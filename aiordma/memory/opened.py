@@ -11,17 +11,17 @@ from ..proto.memory import Fault, Rights
 from .errors import MemoryAccessError
 
 if TYPE_CHECKING:
-    from .operation import Carrier
+    from .operation import OperationPath
     from .requests import Requests
 
 __all__ = ["Opened"]
 
 
-class Holder(Protocol):
+class OpenedPeer(Protocol):
     """The peer, as what was opened of it sees it."""
 
     requests: Requests
-    carrier: Carrier
+    carrier: OperationPath
 
     def check_open(self) -> None:
         """:raises anyio.ClosedResourceError: or BrokenResourceError: the connection is over."""
@@ -57,7 +57,7 @@ class Opened:
         "why",
     )
 
-    def __init__(self, holder: Holder, length: int, rights: Rights) -> None:
+    def __init__(self, holder: OpenedPeer, length: int, rights: Rights) -> None:
         self.holder, self.length, self.rights = holder, length, rights
         self.carrier, self.waker = holder.carrier, wake.current()
         self.number = self.address = self.rkey = 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..wake.base import Waiter
     from .local import Memory
 
-__all__ = ["Carrier", "Operation", "Remote", "gather"]
+__all__ = ["Operation", "OperationPath", "Remote", "gather"]
 
 T = TypeVar("T")
 logger = logging.getLogger("aiordma.memory")
@@ -155,7 +155,7 @@ class Remote(Protocol):
         """There are no :attr:`users` any more, and it is not :attr:`live`."""
 
 
-class Carrier(Protocol):
+class OperationPath(Protocol):
     """What carries operations to a peer: a link, or messages to the peer's loop."""
 
     path: str

@@ -46,7 +46,7 @@ MAX_OPENINGS = 4096
 _MAX_ANSWERS = 256
 
 
-class _Opening:
+class _OpenGrant:
     """A grant that the peer has opened, by the number of its request."""
 
     def __init__(self, owner: Owner, number: int, grant: Grant) -> None:
@@ -58,7 +58,7 @@ class _Opening:
         grant.openings.add(self)
 
     def recall(self, fault: Fault, grace: float) -> None:
-        """See :class:`.region.Opening`."""
+        """See :class:`.region.OpenedGrant`."""
         waker = self._owner.registry.waker
         if self.why is None:
             self.why = fault
@@ -105,11 +105,11 @@ class Owner:
         self.outbox, self._memory = outbox, memory
         self.registry = Registry.current()
         self._own_atomics = BY_LOOP if memory is None else atomics_of(memory.device, memory.atomics)
-        self._openings: dict[int, _Opening] = {}
+        self._openings: dict[int, _OpenGrant] = {}
         self._waiters: list[Waiter] = []
         self._ended: OrderedDict[int, Fault] = OrderedDict()
 
-    def forget(self, opening: _Opening) -> None:
+    def forget(self, opening: _OpenGrant) -> None:
         self._openings.pop(opening.number, None)
         if opening.why is not None:
             self._ended[opening.number] = opening.why
@@ -178,7 +178,7 @@ class Owner:
             if not self._own_atomics.by_device:
                 grant.region.check_by_loop()
             atomics = grant.region.atomics.join(self._own_atomics)
-        opening = _Opening(self, number, grant)
+        opening = _OpenGrant(self, number, grant)
         opening.atomics = atomics
         address = rkey = 0
         if self._memory is not None:

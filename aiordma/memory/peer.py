@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..errors import FallbackReason
     from ..pipes.contracts import Message
     from ..wake.base import Waiter
-    from .operation import Carrier
+    from .operation import OperationPath
 
 __all__ = ["CREDIT", "Peer"]
 
@@ -79,7 +79,7 @@ class Peer(anyio.abc.AsyncResource):
         self.requests = Requests(self._outbox, credit)
         self._windows = {self.credit, credit}
         self._end_waiters: list[Waiter] = []
-        self.carrier: Carrier = MessageCarrier(self.requests)
+        self.carrier: OperationPath = MessageCarrier(self.requests)
         self.memory = None
         if self.path == "rdma":
             link_channel: Any = channel
@@ -136,7 +136,7 @@ class Peer(anyio.abc.AsyncResource):
         return self.memory is not None and any(opened.users for opened in self._opened.values())
 
     def idle(self) -> None:
-        """See :class:`.opened.Holder`."""
+        """See :class:`.opened.OpenedPeer`."""
         if (self._closing or self._over) and not self._in_use:
             waiters, self._idle_waiters = self._idle_waiters, []
             for waiter in waiters:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..verbs.abi import Access
     from ..wake.base import Handle, Waiter, Waker
 
-__all__ = ["GRACE_S", "Grant", "Opening", "Piece", "Pieces", "Region", "Registry", "statistics"]
+__all__ = ["GRACE_S", "Grant", "OpenedGrant", "Piece", "Pieces", "Region", "Registry", "statistics"]
 
 GRACE_S = 5.0
 """Seconds that a peer has for ending its operations when its access is taken back."""
@@ -45,7 +45,7 @@ _KEY = object()
 _KINDS = {"?": "b", **dict.fromkeys("bhilq", "i"), **dict.fromkeys("BHILQ", "u"), **dict.fromkeys("efd", "f")}
 
 
-class Opening(Protocol):
+class OpenedGrant(Protocol):
     """A grant that one peer has opened."""
 
     def recall(self, fault: Fault, grace: float) -> None:
@@ -64,11 +64,11 @@ class Grant:
 
     def __init__(self, region: Region, start: int, descriptor: Descriptor, deadline: float | None) -> None:
         self.region, self.start, self.descriptor, self.deadline = region, start, descriptor, deadline
-        self.openings: set[Opening] = set()
+        self.openings: set[OpenedGrant] = set()
         self.timer: Handle | None = None
         self.waiters: list[Waiter] = []
 
-    def closed(self, opening: Opening) -> None:
+    def closed(self, opening: OpenedGrant) -> None:
         """A peer does not use it any more."""
         self.openings.discard(opening)
         if not self.openings:

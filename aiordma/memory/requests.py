@@ -14,7 +14,7 @@ from .operation import Operation, given_up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..credit import CreditWindow, Place
+    from ..credit import CreditWindow, QueueEntry
     from .outbox import Outbox
 
     #: Called with the number of a request, the code of the answer, and what follows; what it returns is the
@@ -28,7 +28,7 @@ def _ignore(number: int, code: int, body: memoryview) -> None:
     """The answer to somebody who does not wait any more."""
 
 
-class _Request:
+class _Pending:
     """One message that is to be answered.
 
     :param into: where the bytes of the answer go; None: to ``on_answer``.
@@ -55,7 +55,7 @@ class Requests:
 
     def __init__(self, outbox: Outbox, credit: CreditWindow) -> None:
         self._outbox, self.credit = outbox, credit
-        self._pending: dict[int, _Request] = {}
+        self._pending: dict[int, _Pending] = {}
         self._last = 0
         self._error: BaseException | None = None
 
@@ -73,13 +73,13 @@ class Requests:
         body: memoryview | bytes = b"",
         into: memoryview | None = None,
         on_answer: OnAnswer = _ignore,
-    ) -> _Request | None:
+    ) -> _Pending | None:
         """Send a request. The caller has its credit. None: the connection is over, ``on_end`` was called."""
         if self._error is not None:
             on_end(None, self._error)
             return None
         self._last = self._last % 0xFFFFFFFF + 1
-        request = _Request(self._last, head(op, self._last) + rest, into, on_answer, on_end)
+        request = _Pending(self._last, head(op, self._last) + rest, into, on_answer, on_end)
         self._pending[request.number] = request
         self._outbox.send(request.message, body)
         return request
@@ -99,7 +99,7 @@ class Requests:
         """
         return _Question(self, op, rest, body, on_answer, keeps_answer).begin()
 
-    def give_up(self, request: _Request, *, keeps_answer: bool = False) -> None:
+    def give_up(self, request: _Pending, *, keeps_answer: bool = False) -> None:
         """The user does not wait any more. ``on_end`` is called in any case."""
         request.into = None
         if not keeps_answer:
@@ -122,7 +122,7 @@ class Requests:
 
     @staticmethod
     def _take(
-        request: _Request, op: int, code: int, body: memoryview
+        request: _Pending, op: int, code: int, body: memoryview
     ) -> tuple[int | None, MemoryAccessError | None]:
         """:raises RemoteProtocolError: it is no answer; the request fails with the connection."""
         if op == Op.REFUSED:
@@ -162,8 +162,8 @@ class _Question(Operation[Any]):
     ) -> None:
         self._requests, self._op, self._rest, self._body = requests, op, rest, body
         self._on_answer, self._keeps_answer = on_answer, keeps_answer
-        self._place: Place | None = None
-        self._request: _Request | None = None
+        self._entry: QueueEntry | None = None
+        self._request: _Pending | None = None
         self._credited = False
 
     def begin(self) -> _Question:
@@ -171,14 +171,14 @@ class _Question(Operation[Any]):
         if credit.try_acquire():
             self._send()
         else:
-            self._place = credit.request(1, self)
+            self._entry = credit.request(1, self)
         return self
 
     def set(self) -> None:
         """There is credit, or the connection is over (see :meth:`CreditWindow.request`)."""
-        place, self._place = self._place, None
-        if place is not None:
-            self._send(place.granted)
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            self._send(entry.granted)
 
     def _send(self, credited: bool = True) -> None:
         self._credited = credited
@@ -198,9 +198,9 @@ class _Question(Operation[Any]):
         if self.done:
             return
         self._seen = True
-        if self._place is not None:
-            place, self._place = self._place, None
-            self._requests.credit.withdraw(place)
+        if self._entry is not None:
+            entry, self._entry = self._entry, None
+            self._requests.credit.withdraw(entry)
             self._end(None, given_up())
         elif self._request is not None:
             self._requests.give_up(self._request, keeps_answer=self._keeps_answer)

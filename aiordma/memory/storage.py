@@ -108,7 +108,7 @@ class _Pages:
 class _Segment:
     """A segment of the software device, given back with the last buffer of it."""
 
-    def __init__(self, home: _Home, length: int) -> None:
+    def __init__(self, home: _Source, length: int) -> None:
         self.address = 0
         assert home.backend.soft is not None
         self._home, self._soft, self._length = home, home.backend.soft, length
@@ -119,7 +119,7 @@ class _Segment:
             self._soft.free(self._home.pd_pointer, self.address, self._length)
 
 
-class _Home(NamedTuple):
+class _Source(NamedTuple):
     """Where segments come from. They outlive event loops and engines, as buffers of them may."""
 
     process: int
@@ -128,12 +128,12 @@ class _Home(NamedTuple):
     pd_pointer: int
 
 
-_homes: dict[int, _Home] = {}
+_homes: dict[int, _Source] = {}
 #: Loops of several threads may begin at the same time.
 _one_at_a_time = threading.Lock()
 
 
-def _open_home() -> _Home:
+def _open_home() -> _Source:
     """In a thread: a device is opened."""
     from ..verbs.backend import open_backend
 
@@ -143,11 +143,11 @@ def _open_home() -> _Home:
             backend = open_backend("soft")
             pd = backend.alloc_pd()
             pointer = backend.binding.pointers.pd_pointer(pd)
-            home = _homes[os.getpid()] = _Home(os.getpid(), backend, pd, pointer)
+            home = _homes[os.getpid()] = _Source(os.getpid(), backend, pd, pointer)
     return home
 
 
-async def _find_home() -> _Home:
+async def _find_home() -> _Source:
     home = _homes.get(os.getpid())
     return home or await Beside(wake.current(), _open_home, lambda opened: opened).wait()
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .plain_peers import PlainPeers
     from .question import Answer
 
-__all__ = ["Peers", "Server", "is_address"]
+__all__ = ["KnownServer", "Peers", "is_address"]
 
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 #: Names whose kind is remembered at most.
@@ -36,7 +36,7 @@ _ANSWER_MS = 50
 _SILENCE_COUNTS_S = 60
 
 
-class Server(NamedTuple):
+class KnownServer(NamedTuple):
     """One that a connection may be negotiated with."""
 
     host: str
@@ -101,8 +101,8 @@ class Peers:
     # ---- what it says
 
     async def ask(
-        self, server: Server, loop: Any, wait: Callable[[Future[Answer]], Awaitable[Answer]]
-    ) -> Server | str:
+        self, server: KnownServer, loop: Any, wait: Callable[[Future[Answer]], Awaitable[Answer]]
+    ) -> KnownServer | str:
         """The server, if it negotiates or need not be asked; or why it counts as a plain one.
 
         :param loop: looks names up, by a method ``getaddrinfo()`` like asyncio's.
@@ -132,7 +132,7 @@ class Peers:
         return "it could not be asked" if answer is Answer.UNREACHABLE else "it does not negotiate"
 
     def _find_out(
-        self, file: PlainPeers, server: Server, addresses: list[tuple[int, Any]], asked: Future[Answer]
+        self, file: PlainPeers, server: KnownServer, addresses: list[tuple[int, Any]], asked: Future[Answer]
     ) -> None:
         from .question import Answer, ask
 
@@ -147,7 +147,7 @@ class Peers:
             self._asked.pop((server.host, server.port), None)  # what was found out is remembered
             asked.set_result(answer)
 
-    def learn(self, server: Server, reason: FallbackReason | None) -> Callable[[], None] | None:
+    def learn(self, server: KnownServer, reason: FallbackReason | None) -> Callable[[], None] | None:
         """What remembers what a negotiation has shown about the server; it blocks. None: that is no news.
 
         Only what a server has said counts as plain. One that was silent may have been busy, and one that

@@ -19,7 +19,7 @@ from ..proto import clc
 from ..proto.clcstream import Splitter
 from ..proto.errors import RemoteProtocolError
 from .peer_cache import head_start_s
-from .smc_place import place_of
+from .smc_map import map_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,7 +82,7 @@ def ask(addresses: Iterable[tuple[int, Any]], milliseconds: int) -> Answer:
 @contextlib.contextmanager
 def _by_option(sock: socket.socket) -> Iterator[Question | None]:
     """Ask by SMC's TCP option, too, where the host is set up for it."""
-    place = place_of(os.environ.get("AIORDMA_SMCR") or "auto")
+    place = map_path(os.environ.get("AIORDMA_SMCR") or "auto")
     if place is None:
         yield None
         return

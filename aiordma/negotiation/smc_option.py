@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..proto.syn_option import find_in_packet
 from . import sockops
-from .smc_place import place_of
+from .smc_map import map_path
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -52,7 +52,7 @@ def of_config(config: Config) -> SynOptions | None:
 @functools.cache
 def of_setting(setting: str) -> SynOptions | None:
     """The map by ``Config.smcr``: looked for once in a process."""
-    place = place_of(setting)
+    place = map_path(setting)
     if place is None or place.startswith("fd:"):
         return None if place is None else sockops.SynOptions(int(place[3:]))
     try:

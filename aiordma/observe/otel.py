@@ -108,7 +108,7 @@ def _failed_server(span: Span, exc: BaseException, context: Any) -> None:
             span.record_exception(exc)
 
 
-def _places(server: Address | None, peer: Address | None) -> dict[str, str | int]:
+def _address_attributes(server: Address | None, peer: Address | None) -> dict[str, str | int]:
     """The server's address as the program gave it, and that of the connection's other end."""
     places: dict[str, str | int] = {}
     if server is not None:
@@ -139,7 +139,11 @@ class ClientSpans(_Spans):
 
     def _start(self, call: Any) -> Span:
         method = qualified(call.method)
-        attributes = {"rpc.system.name": _SYSTEM, "rpc.method": method, **_places(call.server, call.peer)}
+        attributes = {
+            "rpc.system.name": _SYSTEM,
+            "rpc.method": method,
+            **_address_attributes(call.server, call.peer),
+        }
         span = self._tracer.start_span(method, kind=SpanKind.CLIENT, attributes=attributes)
         with trace.use_span(span):
             propagate.inject(call.metadata)
@@ -154,13 +158,13 @@ class ClientSpans(_Spans):
                 _failed_client(span, exc)
                 raise
             finally:
-                self._place(span, call)
+                self._set_addresses(span, call)
             _set_code(span, _OK)
             return result
 
-    def _place(self, span: Span, call: Any) -> None:
+    def _set_addresses(self, span: Span, call: Any) -> None:
         """A pool picks the server after the span has begun."""
-        for key, value in _places(call.server, call.peer).items():
+        for key, value in _address_attributes(call.server, call.peer).items():
             span.set_attribute(key, value)
 
     def stream(self, call: Any, proceed: Callable[[Any], Any]) -> Any:
@@ -171,7 +175,7 @@ class ClientSpans(_Spans):
             _failed_client(span, exc)
             span.end()
             raise
-        self._place(span, call)
+        self._set_addresses(span, call)
         return stream
 
 
@@ -258,7 +262,7 @@ class ServerSpans(_Spans):
         except AioRdmaError:
             metadata = {}  # it is none, which is why the call fails
         parent = propagate.extract(metadata)
-        attributes = {"rpc.system.name": _SYSTEM, **_places(None, _peer_of(context))}
+        attributes = {"rpc.system.name": _SYSTEM, **_address_attributes(None, _peer_of(context))}
         if known:
             attributes["rpc.method"] = name = qualified(method)
         else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aiordma.admin import messages, page, place
+from aiordma.admin import directory, messages, page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,12 +67,12 @@ def _answer(way: str, sock: socket.socket) -> None:
 def main(way: str) -> None:
     """Until it is ended; prints its first line when it listens."""
     stem = f"{os.getpid()}-impostor"
-    (home, *others) = place.makeable()
+    (home, *others) = directory.makeable()
     for each in others:
         each.close()
     with contextlib.closing(home), socket.socket(socket.AF_UNIX) as listening:
         page.PageWriter(home, stem, "asyncio")
-        listening.bind(home.address(stem + place.SOCKET))
+        listening.bind(home.address(stem + directory.SOCKET))
         listening.listen(64)
         print("ready", flush=True)
         while True:

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from aiordma.admin import asking, place
+from aiordma.admin import asking, directory
 from aiordma.admin.messages import Show
 from aiordma.wake.beside import wait_for_threads
 
@@ -54,11 +54,11 @@ def rows(loop: Loop, kind: type) -> list[Any]:
 def connected_to(pid: int) -> Iterator[socket.socket]:
     """A connection to the endpoint of a process."""
     (loop,) = loops_of(pid)
-    with contextlib.closing(place.Directory(loop.home, loop.uid)) as home:
+    with contextlib.closing(directory.Directory(loop.home, loop.uid)) as home:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with sock:
             sock.settimeout(20)
-            sock.connect(home.address(loop.stem + place.SOCKET))
+            sock.connect(home.address(loop.stem + directory.SOCKET))
             yield sock
 
 

@@ -23,7 +23,7 @@ import pytest
 
 import aiordma
 from aiordma import wake
-from aiordma.admin import answers, asking, conversation, endpoint, page, place
+from aiordma.admin import answers, asking, conversation, directory, endpoint, page
 from aiordma.admin.messages import (
     HEADER,
     Connection,
@@ -191,7 +191,7 @@ def test_a_killed_process_is_swept() -> None:
     with process(ROLE, device=DEVICE) as other:
         other.hear()
         (loop,) = loops_of(other.pid)
-        files = [Path(loop.home, loop.stem + suffix) for suffix in (place.SOCKET, place.PAGE)]
+        files = [Path(loop.home, loop.stem + suffix) for suffix in (directory.SOCKET, directory.PAGE)]
         assert all(each.exists() for each in files)
         other.kill()
         other.wait()
@@ -225,7 +225,7 @@ def test_a_program_that_ends_after_its_loop_was_not_killed() -> None:
 def test_so_many_killed_processes_are_kept(tmp_path: Path) -> None:
     """A program that is begun again and again, and crashes, fills no file system."""
     now = tmp_path.stat().st_mtime
-    with contextlib.closing(place.Directory(str(tmp_path), os.getuid())) as home:
+    with contextlib.closing(directory.Directory(str(tmp_path), os.getuid())) as home:
 
         def bury(number: int, at: float) -> None:
             page.PageWriter(home, f"{number}-a", "asyncio").close()
@@ -266,7 +266,7 @@ def test_a_loop_that_begins_sweeps_what_killed_processes_have_left() -> None:
     with process(ROLE, device=DEVICE) as other:
         other.hear()
         (loop,) = loops_of(other.pid)
-        files = [Path(loop.home, loop.stem + suffix) for suffix in (place.SOCKET, place.PAGE)]
+        files = [Path(loop.home, loop.stem + suffix) for suffix in (directory.SOCKET, directory.PAGE)]
         other.kill()
         other.wait()
 
@@ -278,7 +278,7 @@ def test_a_loop_that_begins_sweeps_what_killed_processes_have_left() -> None:
 
 
 def _own_files() -> list[str]:
-    with contextlib.closing(next(place.makeable())) as home:
+    with contextlib.closing(next(directory.makeable())) as home:
         return [name for name in os.listdir(home.path) if name.startswith(f"{os.getpid()}-")]
 
 
@@ -305,14 +305,14 @@ def test_an_endpoint_that_cannot_be_had_leaves_no_files(
         monkeypatch.setattr(os, "pwrite", fail if step == "pwrite" else write_some)
     assert endpoint.prepare("asyncio") is endpoint.prepare("asyncio") is None
     assert _own_files() == before
-    assert len(tried) == 2 * len(list(map(place.Directory.close, place.makeable())))
+    assert len(tried) == 2 * len(list(map(directory.Directory.close, directory.makeable())))
     assert [record.levelname for record in caplog.records if "will not see" in record.message] == ["WARNING"]
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_page_that_is_cut_off_kills_nobody(tmp_path: Path) -> None:
     """It was a mapping: whoever cut it off ended the process with SIGBUS at its next beat."""
-    with contextlib.closing(place.Directory(str(tmp_path), os.getuid())) as home:
+    with contextlib.closing(directory.Directory(str(tmp_path), os.getuid())) as home:
         writer = page.PageWriter(home, "8-a", "asyncio")
         child = fork()
         if not child:
@@ -330,8 +330,8 @@ def test_drafts_of_the_dead_are_swept() -> None:
     """What a process leaves that is killed in the microseconds in which it has one."""
     with subprocess.Popen(["true"]) as dead:
         dead.wait()
-    with contextlib.closing(next(place.makeable())) as home:
-        left, own = (Path(home.path, f"{pid}-x{place.DRAFT}") for pid in (dead.pid, os.getpid()))
+    with contextlib.closing(next(directory.makeable())) as home:
+        left, own = (Path(home.path, f"{pid}-x{directory.DRAFT}") for pid in (dead.pid, os.getpid()))
         try:
             for each in (left, own):
                 each.touch()
@@ -354,7 +354,7 @@ def test_a_forked_child_is_not_its_parent() -> None:
         os.close(read)
         (loop,) = loops_of(os.getpid())
         listening = [line.split() for line in Path("/proc/net/unix").read_text("utf-8").splitlines()]
-        (number,) = [row[6] for row in listening if row[-1].endswith(loop.stem + place.SOCKET)]
+        (number,) = [row[6] for row in listening if row[-1].endswith(loop.stem + directory.SOCKET)]
         assert f"socket:[{number}]" in _descriptors(os.getpid())
         anyio.run(until, lambda: f"socket:[{number}]" not in _descriptors(child))
         os.close(write)
@@ -394,9 +394,9 @@ def test_a_slow_process_gets_more_time_than_its_first_second(monkeypatch: pytest
 
     monkeypatch.setattr(asking.Loop, "comes_by", counted)
     stem = f"{os.getpid()}-slow"
-    with contextlib.closing(next(place.makeable())) as home, socket.socket(socket.AF_UNIX) as listening:
+    with contextlib.closing(next(directory.makeable())) as home, socket.socket(socket.AF_UNIX) as listening:
         writer = page.PageWriter(home, stem, "asyncio")
-        listening.bind(home.address(stem + place.SOCKET))
+        listening.bind(home.address(stem + directory.SOCKET))
         listening.listen()
 
         def answer() -> None:
@@ -577,13 +577,13 @@ def test_an_impostor_is_not_asked(tmp_path: Path) -> None:
     """A directory that others may enter is none of ours, and a page that is no page is passed over."""
     tmp_path.chmod(0o755)
     with pytest.raises(PermissionError):
-        place.Directory(str(tmp_path), os.getuid())
+        directory.Directory(str(tmp_path), os.getuid())
     tmp_path.chmod(0o700)
-    with contextlib.closing(place.Directory(str(tmp_path), os.getuid())) as home:
+    with contextlib.closing(directory.Directory(str(tmp_path), os.getuid())) as home:
         for data in (b"", b"aiordma1", b"\xff" * 4096, b"aiordma1" + b"\xff" * 4088):
             (tmp_path / "1-a.page").write_bytes(data)
             found = page.read(home, "1-a")
-            assert found is None or not place.is_running(found.pid, found.started)
+            assert found is None or not directory.is_running(found.pid, found.started)
         (tmp_path / "2-a.page").symlink_to("/etc/passwd")
         os.mkfifo(tmp_path / "3-a.page")
         assert page.read(home, "2-a") is page.read(home, "3-a") is page.read(home, "4-a") is None
@@ -617,7 +617,7 @@ def test_other_users_neither_see_nor_ask_a_process(tmp_path: Path, monkeypatch: 
         (loop,) = loops_of(other.pid)
         assert as_nobody(lambda: listed(other.pid) == [], "/")
         # Even if the files let somebody through, the process does not answer.
-        name = loop.stem + place.SOCKET
+        name = loop.stem + directory.SOCKET
         assert loop.home == f"{tmp_path}/aiordma/admin"
         os.chmod(loop.home, 0o711)
         os.chmod(f"{loop.home}/{name}", 0o777)
@@ -634,7 +634,7 @@ def test_other_users_neither_see_nor_ask_a_process(tmp_path: Path, monkeypatch: 
 
 
 def test_the_page_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
-    with contextlib.closing(place.Directory(str(tmp_path), os.getuid())) as home:
+    with contextlib.closing(directory.Directory(str(tmp_path), os.getuid())) as home:
         writer = page.PageWriter(home, "7-a", "asyncio")
         writer.beat(3, 4)
         found = page.read(home, "7-a")
@@ -650,5 +650,5 @@ def test_the_page_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_pid_that_was_given_again_is_not_the_process() -> None:
-    assert place.is_running(os.getpid(), place.started(os.getpid()))
-    assert not place.is_running(os.getpid(), place.started(os.getpid()) - 1)
+    assert directory.is_running(os.getpid(), directory.started(os.getpid()))
+    assert not directory.is_running(os.getpid(), directory.started(os.getpid()) - 1)

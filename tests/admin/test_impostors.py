@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiordma.admin import asking, conversation, page, place
+from aiordma.admin import asking, conversation, directory, page
 from aiordma.admin.messages import Capture, Done, Show, Task, Tasks, packed
 from tests.processes import FULL_PATIENCE
 
@@ -34,7 +34,7 @@ PART = packed(Tasks([Task("t", ["x" * 1000] * 60)]))
 @contextlib.contextmanager
 def endpoint(name: str, answer: Callable[[socket.socket], None]) -> Iterator[Loop]:
     """One of this process, whose answers a thread makes."""
-    stem, homes = f"{os.getpid()}-{name}", list(place.makeable())
+    stem, homes = f"{os.getpid()}-{name}", list(directory.makeable())
     with contextlib.ExitStack() as stack:
         for home in homes:
             stack.enter_context(contextlib.closing(home))
@@ -42,7 +42,7 @@ def endpoint(name: str, answer: Callable[[socket.socket], None]) -> Iterator[Loo
         writer = stack.enter_context(contextlib.closing(page.PageWriter(home, stem, "asyncio")))
         stack.callback(home.remove, stem)
         listening = stack.enter_context(socket.socket(socket.AF_UNIX))
-        listening.bind(home.address(stem + place.SOCKET))
+        listening.bind(home.address(stem + directory.SOCKET))
         listening.listen()
 
         def serve() -> None:
@@ -152,7 +152,7 @@ def test_every_tool_ends(way: str, command: list[str], status: int, tmp_path: Pa
 
 def _page(folder: Path, stem: str, pid: int, namespace: int) -> None:
     """A page that names another process."""
-    numbers = 1, pid, namespace, place.started(pid), 0, 0, 0
+    numbers = 1, pid, namespace, directory.started(pid), 0, 0, 0
     data = page._FIXED.pack(b"aiordma1", *numbers, b"asyncio", b"victim") + struct.pack("=Q", 1)
     (folder / f"{stem}.page").write_bytes(data.ljust(4096, b"\0"))
 
@@ -162,7 +162,7 @@ def test_a_page_cannot_stand_for_another_process(where: str) -> None:
     """It names one of the same user; this process answers."""
     with endpoint("mine1", endless) as loop, subprocess.Popen(["sleep", "1000"]) as other:
         try:
-            namespace = place.namespace() + (where != "here")
+            namespace = directory.namespace() + (where != "here")
             _page(Path(loop.home), loop.stem, other.pid, namespace)
             found = [each for each in asking.loops(pid=other.pid) if each.stem == loop.stem]
             assert len(found) == 1
@@ -179,7 +179,7 @@ def test_a_users_page_cannot_name_a_process_of_another() -> None:
     folder.mkdir(mode=0o700)
     try:
         (folder / "admin").mkdir(mode=0o700)
-        _page(folder / "admin", "1-root", os.getpid(), place.namespace())
+        _page(folder / "admin", "1-root", os.getpid(), directory.namespace())
         for each in (folder, folder / "admin"):
             os.chown(each, NOBODY, NOBODY)
         assert [each.home for each in asking.loops() if each.uid == NOBODY] == []
@@ -194,7 +194,7 @@ def test_a_link_in_place_of_the_socket_is_not_followed(tmp_path: Path) -> None:
         listening.bind(str(other))
         listening.listen()
         listening.setblocking(False)
-        path = Path(loop.home, f"{loop.stem}{place.SOCKET}")
+        path = Path(loop.home, f"{loop.stem}{directory.SOCKET}")
         path.rename(path.with_suffix(".moved"))
         try:
             path.symlink_to(other)
@@ -211,7 +211,7 @@ def test_a_pid_names_the_process_here_before_those_of_containers() -> None:
     with endpoint("here1", lambda sock: sock.sendall(packed(Done()))) as loop:
         there = [f"{os.getpid()}-there{number}" for number in (1, 2)]
         for number, stem in enumerate(there, 1):
-            _page(Path(loop.home), stem, os.getpid(), place.namespace() + number)
+            _page(Path(loop.home), stem, os.getpid(), directory.namespace() + number)
         try:
             assert [each.stem for each in asking.loops(pid=os.getpid())] == [loop.stem]
             Path(loop.home, f"{loop.stem}.page").unlink()

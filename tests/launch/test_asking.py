@@ -21,7 +21,7 @@ import aiordma
 from aiordma.config import Config
 from aiordma.launch import hooks
 from aiordma.negotiation import peers, question
-from aiordma.negotiation.peers import Peers, Server
+from aiordma.negotiation.peers import KnownServer, Peers
 from aiordma.negotiation.plain_peers import LIFETIME_S, PlainPeers
 from aiordma.proto.clc import EYE_CATCHER
 from tests.processes import FULL_PATIENCE
@@ -211,7 +211,7 @@ def test_a_task_that_is_cancelled_does_not_cancel_the_others_question(run: Any) 
 
 def test_a_name_that_is_looked_up_more_slowly_asks_no_second_time(plain: Plain, cache: Path) -> None:
     asker = Peers(PlainPeers(cache))
-    server = Server(HOST, plain.port, known=False)
+    server = KnownServer(HOST, plain.port, known=False)
 
     class Names:
         """Looks names up once it is allowed to."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import aiordma
-from aiordma.links import opening
+from aiordma.links import first_device
 from aiordma.verbs.cq import CompletionQueue
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ def short_queue(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         grown.append(self.depth)
         return done
 
-    monkeypatch.setattr(opening, "_CQ_DEPTH", 128)
+    monkeypatch.setattr(first_device, "_CQ_DEPTH", 128)
     monkeypatch.setattr(CompletionQueue, "grow", counted)
     return grown
 

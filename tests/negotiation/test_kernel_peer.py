@@ -28,7 +28,7 @@ from aiordma.links.smcr.group import KernelGroup
 from aiordma.links.smcr.rings import RingPlaces
 from aiordma.negotiation import peer_cache, smc_option, sockops
 from aiordma.negotiation.question import Answer, ask
-from aiordma.negotiation.smc_place import PINNED_AT
+from aiordma.negotiation.smc_map import PINNED_AT
 from aiordma.observe import connections
 from aiordma.proto.clc import Decline
 from aiordma.proto.syn_option import SynOption

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ...launch.starting import Request, planned
+from ...launch.starting import RunRequest, planned
 
 __all__ = ["run"]
 
@@ -68,7 +68,7 @@ def run(
     rules = [f"allow {pattern}" for pattern in allow] + [f"deny {pattern}" for pattern in deny]
     flags = {_FLAGS[name] for name, is_given in switches.items() if is_given}
     try:
-        plan = planned(Request(program, list(arguments), flags, rules, list(files)))
+        plan = planned(RunRequest(program, list(arguments), flags, rules, list(files)))
     except (OSError, ValueError) as error:
         raise click.UsageError(str(error)) from None
     if plan is None:

@@ -14,7 +14,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from ...negotiation.smc_place import PINNED_AT
+from ...negotiation.smc_map import PINNED_AT
 from ...negotiation.sockops import SynProgram, open_pinned
 
 __all__ = ["MAP", "disable", "enable", "find_cgroup", "obstacles", "problem", "unit"]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from ...admin.directory import started
 from ...admin.messages import Engine, Totals
-from ...admin.place import started
 
 if TYPE_CHECKING:
     from ...admin.report import Report

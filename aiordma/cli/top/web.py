@@ -53,7 +53,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """What is asked for."""
 
     method: str
@@ -61,7 +61,7 @@ class Request(NamedTuple):
     host: str
 
 
-def parse(head: bytes) -> Request:
+def parse(head: bytes) -> HttpRequest:
     """The request in the bytes up to its empty line. :raises RefusedError: it is none, or brings a body."""
     first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     asked = _REQUEST.fullmatch(first)
@@ -79,7 +79,7 @@ def parse(head: bytes) -> Request:
     if b"host" not in fields:
         raise RefusedError(HTTPStatus.BAD_REQUEST)
     path = asked[2].decode("ascii").partition("?")[0]
-    return Request(asked[1].decode("ascii"), path, fields[b"host"].decode("latin-1"))
+    return HttpRequest(asked[1].decode("ascii"), path, fields[b"host"].decode("latin-1"))
 
 
 def host_is_safe(field: str, own: str) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .region import Registrar
 
 
-class Holder(Protocol):
+class MemoryUser(Protocol):
     """The message memory of one link."""
 
     peer: str
@@ -30,7 +30,7 @@ class Kept(NamedTuple):
     length: int
     #: when it was taken, by the second that the engine's timer writes
     since: int
-    holder: Holder
+    holder: MemoryUser
 
 
 class MemoryPool:

@@ -199,7 +199,7 @@ async def test_the_reason_for_tcp_is_shown() -> None:
         async with anyio.create_task_group() as tasks:
 
             async def serve() -> None:
-                await listener.serve(diagnostics.Server().answer)
+                await listener.serve(diagnostics.DiagnosticsServer().answer)
 
             tasks.start_soon(serve)
             address = f"127.0.0.1:{listener.port}"
@@ -231,7 +231,7 @@ async def test_a_busy_server_is_named(
     services = diagnostics.Services("1", host, "asyncio")
     async with await aiordma.listen("127.0.0.1", config=CONFIG) as listener:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, diagnostics.Server(services).answer)
+            tasks.start_soon(listener.serve, diagnostics.DiagnosticsServer(services).answer)
             address = f"127.0.0.1:{listener.port}"
             if of == "ping":
                 done = await anyio.to_thread.run_sync(run, address, "-n", "10")
@@ -278,7 +278,7 @@ async def test_another_server(answer: bytes) -> None:
     "head", [b"GET / HTTP/1.1\r\n", diagnostics.greeting(0), diagnostics.greeting((16 << 20) + 1)]
 )
 async def test_the_server_ends_what_it_does_not_know(head: bytes) -> None:
-    server = diagnostics.Server()
+    server = diagnostics.DiagnosticsServer()
     async with await aiordma.listen("127.0.0.1", config=CONFIG) as listener:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, server.answer)
@@ -292,7 +292,7 @@ async def test_the_server_ends_what_it_does_not_know(head: bytes) -> None:
 @pytest.mark.anyio
 async def test_a_silent_client_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnostics, "_IDLE_S", 0.05)
-    server = diagnostics.Server()
+    server = diagnostics.DiagnosticsServer()
     async with await aiordma.listen("127.0.0.1", config=CONFIG) as listener:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, server.answer)

@@ -18,7 +18,7 @@ from aiordma import wake
 from aiordma.config import Config
 from aiordma.links import engine as engines
 from aiordma.links.devices import Devices
-from aiordma.links.opening import look_around
+from aiordma.links.first_device import look_around
 from aiordma.proto import clc, clcstream
 from aiordma.proto.failover import MAGIC
 from aiordma.proto.proof import accept_proof

@@ -15,7 +15,7 @@ import pytest
 import aiordma
 from aiordma.cli.smcr import setup
 from aiordma.config import Config
-from aiordma.negotiation.smc_place import PINNED_AT
+from aiordma.negotiation.smc_map import PINNED_AT
 from aiordma.negotiation.sockops import SynOptions, open_pinned
 from aiordma.proto import smcr
 

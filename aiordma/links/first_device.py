@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from ..wake.base import Waker
 
 __all__ = [
+    "DeviceOpening",
     "FirstDevice",
     "OpenedDevice",
-    "Opening",
     "Surroundings",
     "look_around",
     "open_device",
@@ -118,7 +118,7 @@ def open_first(config: Config) -> FirstDevice:
         raise problems[0]
 
 
-class Opening:
+class DeviceOpening:
     """A loop opens its first device, in a thread.
 
     :param adopt: called in the loop with what was opened, which is its own from then on.
@@ -129,8 +129,8 @@ class Opening:
         self,
         waker: Waker,
         config: Config,
-        adopt: Callable[[Opening, FirstDevice], None],
-        done: Callable[[Opening], None],
+        adopt: Callable[[DeviceOpening, FirstDevice], None],
+        done: Callable[[DeviceOpening], None],
     ) -> None:
         self.waker, self.config = waker, config
         self._work = Beside(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["PINNED_AT", "place_of"]
+__all__ = ["PINNED_AT", "map_path"]
 
 PINNED_AT = "/run/aiordma-smcr/map"
 """Where the map is, on a host that is set up for all."""
 
 
-def place_of(setting: str) -> str | None:
+def map_path(setting: str) -> str | None:
     """``fd:`` and a number, or a path; None: this process does without.
 
     :param setting: ``Config.smcr``.

@@ -15,7 +15,7 @@ import aiordma
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError, VerbsError
 from aiordma.links import engine as engines
-from aiordma.links import opening
+from aiordma.links import first_device
 from tests.health import check_echo, descriptors, until
 from tests.negotiation.serving import serving
 from tests.roles import LOCAL, echo
@@ -33,12 +33,12 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
-        self.opened: list[opening.FirstDevice] = []
+        self.opened: list[first_device.FirstDevice] = []
         self.threads: list[threading.Thread] = []
-        self._open = opening.open_first
-        monkeypatch.setattr(opening, "open_first", self._open_and_wait)
+        self._open = first_device.open_first
+        monkeypatch.setattr(first_device, "open_first", self._open_and_wait)
 
-    def _open_and_wait(self, config: Config) -> opening.FirstDevice:
+    def _open_and_wait(self, config: Config) -> first_device.FirstDevice:
         self.threads.append(threading.current_thread())
         first = self._open(config)
         self.opened.append(first)
@@ -122,7 +122,9 @@ def test_a_loop_that_ends_meanwhile_closes_the_device(
     gate: Gate, run: Callable[..., None], factory: Any, wait: bool
 ) -> None:
     """``wait``: until the device is open, but nobody has heard of it; else the loop ends before that."""
-    opening.open_device(DEVICE, opening.look_around()).close()  # what the process keeps of its first device
+    first_device.open_device(
+        DEVICE, first_device.look_around()
+    ).close()  # what the process keeps of its first device
     if factory is not None:
         factory().close()  # and of its first loop of this kind: uvloop keeps a pipe for signals
     before = descriptors()
@@ -153,7 +155,7 @@ async def test_a_refusal_is_remembered_and_a_failure_is_not(monkeypatch: pytest.
         asked.append(config.device)
         raise error[0]
 
-    monkeypatch.setattr(opening, "open_first", fail)
+    monkeypatch.setattr(first_device, "open_first", fail)
     monkeypatch.setattr(engines, "_refusals", {})
     for _ in range(2):
         with pytest.raises(NegotiationError, match="ibv_open_device") as failed:
@@ -172,16 +174,16 @@ async def test_who_wants_another_device_does_not_get_the_refusal_of_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
-    open_first = opening.open_first
+    open_first = first_device.open_first
 
-    def open_or_fail(config: Config) -> opening.FirstDevice:
+    def open_or_fail(config: Config) -> first_device.FirstDevice:
         if config.device != "none":
             return open_first(config)
         begun.set()
         assert may_end.wait(SECONDS)
         raise NegotiationError(Code.NO_DEVICE, "it is switched off")
 
-    monkeypatch.setattr(opening, "open_first", open_or_fail)
+    monkeypatch.setattr(first_device, "open_first", open_or_fail)
     monkeypatch.setattr(engines, "_refusals", {})
     found: list[engines.Engine] = []
 
