@@ -443,6 +443,8 @@ cdef class RingPipe(RingLife):
         changes = cursors.apply()
         cursors.active_at = self.qp.cq.second
         if changes & CHANGE_DATA:
+            if self.told:
+                self.rx.consume(self.rx.available())
             self.judge_unread()
         if changes & CHANGE_INVALID:
             self.on_broken(RemoteProtocolError(f"the peer broke the protocol: {cursors.cdc.fault_text()}"))

@@ -20,6 +20,7 @@ cdef class RingLife(Flow):
     cdef uint32_t last_position             # ... at this position of the send queue
     cdef bint posting                       # a failure of the link is noted in late_reason
     cdef object failure, late_reason
+    cdef bint told                          # a reader has been told of the failure: nothing comes behind it
     cdef object early                       # a CDC that cannot be applied yet
     # what each end leaves to the other, should its process end
     cdef bint unread                        # counted in qp.unread: bytes have been announced, and not been read

@@ -133,13 +133,13 @@ cdef class RingLife(Flow):
             raise ClosedResourceError("this end was closed, or has finished sending")
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
-        if not self.cursors.peer_has(SENDING_DONE | ABNORMAL_CLOSE):
+        if not self.told and not self.cursors.peer_has(ABNORMAL_CLOSE):
+            if self.cursors.peer_has(SENDING_DONE):
+                return b"" if self.rx.available() == 0 else None
             if self.failure is None:
                 return None
-            raise BrokenResourceError(f"the connection is lost: {self.failure}") from self.failure
-        if self.cursors.peer_has(ABNORMAL_CLOSE):
-            raise BrokenResourceError(f"the connection is lost: {self.failure}") from self.failure
-        return b"" if self.rx.available() == 0 else None
+        self.told = True
+        raise BrokenResourceError(f"the connection is lost: {self.failure}") from self.failure
 
     # ---- whom it wakes
 

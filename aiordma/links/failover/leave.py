@@ -192,7 +192,7 @@ class Leaver:
         left undone, and is about to say so.
         """
         self._engine.poller.drain()
-        if self.pipe.peer_gone or not self._link.shows_end or self.early_open is not None:
+        if self.pipe.peer_gone or not self._link.shows_end or not self._peer_takes_part:
             self.lose_tcp(PEER_DIED)
         elif self.carrier is not None:
             self._drop_tcp()

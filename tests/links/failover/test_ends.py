@@ -16,8 +16,10 @@ from aiordma.config import Config
 from aiordma.errors import Code
 from aiordma.links import engine as engines
 from aiordma.links.failover.leave import switch_engine, switch_group
+from aiordma.links.link import Link
 from aiordma.pipes.tls import TlsLayer
 from tests.health import check_echo, nothing_left, until
+from tests.links.pairs import member_of
 from tests.processes import process
 from tests.roles import LOCAL
 from tests.streams.pairs import negotiated_pair, rdma_pair, tls_contexts
@@ -193,3 +195,64 @@ async def test_without_the_setting_a_link_takes_its_streams_with_it() -> None:
             await stream.receive()
         await stream.aclose()
     engine.close()
+
+
+@pytest.mark.parametrize("eof", [False, True])
+async def test_nothing_comes_behind_an_error(eof: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has been told that bytes are lost must not read on as if they were not, nor see an end in order."""
+    monkeypatch.setattr(Link, "shows_end", True)  # the peer does not end meanwhile
+    async with nothing_left():
+        one, other = await negotiated_pair(mode="rdma")
+        await other.send(b"before")
+        await until(lambda: one.statistics().cdcs_received > 0)
+        member_of(one).lose_tcp("in this test")
+        assert await one.receive() == b"before"
+        with pytest.raises(anyio.BrokenResourceError, match="in this test"):
+            await one.receive()
+        seen = one.statistics().cdcs_received
+        await other.send(b"behind")
+        if eof:
+            await other.send_eof()
+        await until(lambda: one.statistics().cdcs_received > seen)
+        for _ in range(2):
+            with pytest.raises(anyio.BrokenResourceError, match="in this test"):
+                await one.receive()
+            with pytest.raises(anyio.BrokenResourceError, match="in this test"):
+                one.receive_nowait()
+            with pytest.raises(anyio.BrokenResourceError, match="in this test"):
+                await one.receive_into(bytearray(10))
+            with pytest.raises(anyio.BrokenResourceError, match="in this test"):
+                await one.borrow()
+        await one.aclose()
+        await other.aclose()
+
+
+@pytest.mark.parametrize("ticket", [False, True])
+async def test_what_the_device_still_has_comes_behind_the_end_of_tcp(
+    ticket: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel closes the connections of a process that has ended before the device has told of its end:
+    also those that were opened with a ticket."""
+    monkeypatch.setattr(Link, "shows_end", True)
+    accepted: list[aiordma.RdmaStream] = []
+    async with nothing_left(), await aiordma.listen(LOCAL) as listener, anyio.create_task_group() as tasks:
+
+        async def hold(stream: aiordma.RdmaStream) -> None:
+            accepted.append(stream)
+            await stream.send(b"hello")
+            await anyio.sleep_forever()
+
+        tasks.start_soon(listener.serve, hold)
+        streams = []
+        for _ in range(3 if ticket else 1):
+            streams.append(await aiordma.connect(LOCAL, listener.port, mode="rdma"))
+            assert await streams[-1].receive() == b"hello"
+        stream, peer = streams[-1], accepted[-1]
+        member = member_of(stream)
+        assert (member.early_open is not None) == ticket
+        member._tcp_ended()
+        await peer.send(b"the last words")
+        assert await stream.receive() == b"the last words"
+        for each in (*streams, *accepted):
+            await each.aclose()
+        tasks.cancel_scope.cancel()
