@@ -2,7 +2,9 @@
 
 The compiler is zig's, which links for a glibc of one's choice, so that the wheels run on older systems than
 the one that they are built on. auditwheel says which, and gives them their name. verbs.h comes from this
-machine; nothing else of its headers may be used.
+machine; nothing else of its headers may be used. With --unoptimized, what Cython makes is compiled without
+optimization, which is most of the time of a build: such a wheel, in build/wheels/unoptimized, is for `make
+test-install` alone.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ LIMIT_BYTES = 4_000_000
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
 WORK = ROOT / "build" / "wheels"
+#: Where wheels are that nobody shall be given.
+UNOPTIMIZED = WORK / "unoptimized"
 HEADERS = Path("/usr/include")
 
 
@@ -45,11 +49,17 @@ class Target(NamedTuple):
     machine: str
     #: Of a root directory of that machine, with its Python's headers; None: this machine.
     root: Path | None = None
+    optimized: bool = True
 
     @property
     def tail(self) -> str:
         """Of the names of folders."""
-        return f"-{self.machine}" if self.root else ""
+        return (f"-{self.machine}" if self.root else "") + ("" if self.optimized else "-unoptimized")
+
+    @property
+    def dist(self) -> Path:
+        """Where its wheels go."""
+        return DIST if self.optimized else UNOPTIMIZED
 
 
 HERE = Target(os.uname().machine)
@@ -87,19 +97,30 @@ def of_machine(release: str, target: Target, include: Path) -> dict[str, str]:
     }
 
 
-def build(release: str, python: Path, target: Target = HERE) -> Path:
-    """One wheel, in dist/."""
-    venv, made = WORK / f"venv-{release}", WORK / f"made-{release}{target.tail}"
+def with_tools(release: str, python: Path) -> Path:
+    """A Python of the release that can build: the one that runs this program has all that it needs."""
+    if python.resolve() == Path(sys.executable).resolve():
+        return Path(sys.executable)
+    venv = WORK / f"venv-{release}"
     if not (venv / "bin" / "python").exists():
         run(python, "-m", "venv", venv)
     tools = ("build", "scikit-build-core>=0.10", "cython>=3.1,<3.4")
     run(venv / "bin" / "python", "-m", "pip", "install", "-q", *tools)
+    return venv / "bin" / "python"
+
+
+def build(release: str, python: Path, target: Target = HERE) -> Path:
+    """One wheel, in dist/."""
+    made = WORK / f"made-{release}{target.tail}"
+    builder = with_tools(release, python)
     shutil.rmtree(made, ignore_errors=True)
     variables = compiler(target)
     variables |= of_machine(release, target, WORK / f"include{target.tail}")
-    folder = f"build-dir={WORK / (release + target.tail)}"
-    command = ("-m", "build", "--wheel", "--no-isolation", "-C", folder, "-o", made)
-    run(venv / "bin" / "python", *command, **variables)
+    settings = ["-C", f"build-dir={WORK / (release + target.tail)}"]
+    if not target.optimized:
+        # Without optimization, zig adds checks of undefined behaviour.
+        settings += ["-C", "cmake.define.AIORDMA_OPTIMIZE=-O0;-fno-sanitize=undefined"]
+    run(builder, "-m", "build", "--wheel", "--no-isolation", *settings, "-o", made, **variables)
     (plain,) = made.glob("*.whl")
     platform = f"manylinux_{GLIBC.replace('.', '_')}_{target.machine}"
     # It accepts names of this machine only, and finds out those of others.
@@ -108,12 +129,12 @@ def build(release: str, python: Path, target: Target = HERE) -> Path:
     repair = ("-m", "auditwheel", "repair", *options, plain)
     run(sys.executable, *repair, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     (named,) = (made / "named").glob("*.whl")
-    wheel = Path(shutil.copy(named, DIST))
+    wheel = Path(shutil.copy(named, target.dist))
     if platform not in wheel.name:
         raise SystemExit(f"{wheel.name} needs more than glibc {GLIBC}")
     size = wheel.stat().st_size
     print(f"{release}: {wheel.name}, {size / 1e6:.2f} MB", flush=True)
-    if size > LIMIT_BYTES:
+    if size > LIMIT_BYTES and target.optimized:
         raise SystemExit(
             f"{wheel.name} has {size:,} bytes, and the limit of tests/wheels/build.py is {LIMIT_BYTES:,}:"
             " what has been added that users do not run?"
@@ -132,20 +153,23 @@ def main() -> None:
         type=Path,
         help="for aarch64 instead, without the sdist; ROOT has its Python's headers",
     )
+    parser.add_argument(
+        "--unoptimized", action="store_true", help="quickly, for a check, in build/wheels/unoptimized"
+    )
     given = parser.parse_args()
     pythons = find(given.pythons)
-    for folder in (WORK, DIST):
-        folder.mkdir(parents=True, exist_ok=True)
     target = HERE if given.aarch64 is None else Target("aarch64", given.aarch64)
-    for old in DIST.glob(f"aiordma-*_{target.machine}.whl"):
+    target = target._replace(optimized=not given.unoptimized)
+    target.dist.mkdir(parents=True, exist_ok=True)
+    for old in target.dist.glob(f"aiordma-*_{target.machine}.whl"):
         old.unlink()
     for release, python in sorted(pythons.items()):
         build(release, python, target)
     if target.root is None:
-        for old in DIST.glob("aiordma-*.tar.gz"):
+        for old in target.dist.glob("aiordma-*.tar.gz"):
             old.unlink()
-        run(sys.executable, "-m", "build", "-q", "--sdist", "--no-isolation", "-o", DIST)
-    run(sys.executable, "-m", "twine", "check", "--strict", *DIST.glob("aiordma-*"))
+        run(sys.executable, "-m", "build", "-q", "--sdist", "--no-isolation", "-o", target.dist)
+    run(sys.executable, "-m", "twine", "check", "--strict", *target.dist.glob("aiordma-*"))
     print("twine: no complaint about the wheels and the sdist")
 
 

@@ -16,7 +16,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from tests.wheels.build import DIST, ROOT, WORK
+from tests.wheels.build import DIST, ROOT, UNOPTIMIZED, WORK
 from tests.wheels.index import ALONE, serve
 from tests.wheels.pythons import HELP, find, tags
 
@@ -101,7 +101,7 @@ class Environment:
         only = () if compiler else ("--only-binary", ":all:")
         fetch = ("wheel", "-q", *only, "-w", self.folder / "needs", *needs)
         self.run(self.bin / "pip", *fetch, CC="cc" if compiler else "/bin/false")
-        files = [wheel, *DIST.glob("aiordma-*.tar.gz"), *(self.folder / "needs").iterdir()]
+        files = [wheel, *wheel.parent.glob("aiordma-*.tar.gz"), *(self.folder / "needs").iterdir()]
         with serve(files) as url:
             self.run(self.bin / "pip", "install", "-q", "--index-url", url, "aiordma", **ALONE)
 
@@ -148,15 +148,19 @@ def main() -> None:
     )
     parser.add_argument("pythons", nargs="*", help=HELP)
     parser.add_argument("--no-tests", action="store_true", help="only the README's program and the doctor")
+    parser.add_argument(
+        "--unoptimized", action="store_true", help="the wheels of build/wheels/unoptimized instead of dist's"
+    )
     given = parser.parse_args()
+    dist = UNOPTIMIZED if given.unoptimized else DIST
     checked = 0
     for release, python in sorted(find(given.pythons).items()):
-        for wheel in DIST.glob(f"aiordma-*-{tags(release)}-*_{os.uname().machine}.whl"):
+        for wheel in dist.glob(f"aiordma-*-{tags(release)}-*_{os.uname().machine}.whl"):
             check(wheel, release, python, tests=not given.no_tests)
             checked += 1
     if not checked:
         raise SystemExit(
-            "dist/ has no wheel for such a Python: run `make wheels` first, with the same PYTHONS"
+            f"{dist.relative_to(ROOT)}/ has no wheel for such a Python: build it first, with the same PYTHONS"
         )
 
 

@@ -45,7 +45,10 @@ def test_the_readmes_way_to_install_is_checked() -> None:
     parts = re.search(r"parts=\((.*)\)", (ROOT / ".ci/run").read_text(encoding="utf-8"))
     assert parts is not None
     assert "test-install" in parts[1].split()
-    assert "\ntest-install: wheels " in (ROOT / "Makefile").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = re.search(r"^test-install: .*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert recipe is not None
+    assert re.findall(r"-m tests[.]wheels[.](\w+) --unoptimized ", recipe[1]) == ["build", "check"]
 
 
 def test_the_selection_exists() -> None:
