@@ -245,11 +245,7 @@ static void converse(uint32_t seed, bool reliable)
     }
 }
 
-#ifdef __SANITIZE_THREAD__ /* one thread, and a sanitizer that makes it twenty times slower */
-enum { SEEDS = TIMES(200) };
-#else
 enum { SEEDS = TIMES(3000) };
-#endif
 
 static void reliable(void)
 {
