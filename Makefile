@@ -6,7 +6,8 @@ PY := .venv/bin/python
 SYSTEM_PYTHON := /usr/bin/python3
 PYTHON := $(SYSTEM_PYTHON)
 # Exported so that no target trips over the settings of a surrounding virtual environment.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# And what is imported by hundreds of processes is compiled once, whatever they say of it.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX
 
 APT_BUILD := python3-pyverbs python3-venv python3-dev gcc libc6-dev make cmake ninja-build libibverbs-dev \
              librdmacm-dev ibverbs-providers
@@ -35,8 +36,8 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
-.PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c lint-deep format docs bench demo clean \
-        test-quick test-loops test-upgrade test-late test-personalities test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-wire-rxe-long test-card test-smc test-smc-core test-siw test-stacks \
+.PHONY: help install ready test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c lint-deep format docs bench demo clean \
+        test-python test-quick test-loops test-upgrade test-late test-personalities test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-wire-rxe-long test-card test-smc test-smc-core test-siw test-stacks \
         test-programs test-valkey test-kills \
         bench-apps bench-hosts bench-crowd demo-valkey count-apps bench-many bench-smc soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
@@ -79,7 +80,7 @@ install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built packa
 
 .venv/.deps-docs: .venv/.deps docs/requirements.txt
 	@echo "== Python packages for the documentation (docs/requirements.txt)"
-	@$(PY) -m pip install -q --disable-pip-version-check -r docs/requirements.txt
+	@$(PY) -m pip install -q --disable-pip-version-check --no-compile -r docs/requirements.txt
 	@touch $@
 
 .venv/.deps-build: .venv/.base requirements-build.txt
@@ -101,6 +102,11 @@ install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built packa
 	@$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e distributed-aiordma
 	@touch $@
 
+# Packages of the system one after another, since apt has one lock; then downloads, which wait, beside the compiler.
+ready: ## what all parts of .ci/run need
+	@$(MAKE) --no-print-directory .venv/.apt .venv/.apt-lint .venv/.apt-vm .venv/.deps-build
+	@$(MAKE) --no-print-directory -j 2 -Otarget install .venv/.examples .venv/.deps-docs build/wheels/.tools
+
 # The example proxy runs as plain Python, too; its scanner is several times faster when compiled.
 .venv/.examples: .venv/.built examples/proxy/scan.py examples/proxy/scan.pxd
 	@cd examples && ../$(PY) -m Cython.Build.Cythonize -i -q proxy/scan.py
@@ -109,9 +115,11 @@ install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built packa
 # ---- checks ------------------------------------------------------------------------------------------------
 
 WORKERS := -n $(shell nproc) --dist loadgroup
-LOOPS := --one-loop
+LOOPS := --one-loop -m "not long"
+test: softdev-test test-python ## all tests but the longest, each on one of its event loops in turns (ARGS="tests/wake -k close -x" goes to pytest instead)
+
 # What fails is run once more, alone: see tests/retry. With ARGS, it is not.
-test: install softdev-test .venv/.examples ## all tests, each on one of its event loops in turns (ARGS="tests/wake -k close -x" goes to pytest instead)
+test-python: install .venv/.examples ## the same without the C tests
 	$(PY) -m $(if $(ARGS),pytest,tests.retry) -q $(or $(ARGS),$(WORKERS) $(LOOPS))
 
 test-loops: LOOPS :=
@@ -120,7 +128,7 @@ test-loops: test ## all tests, each on all its event loops
 # Two tests at a time on each CPU: the tests wait for timers as long as they compute.
 test-quick: WORKERS := -n $(shell expr 2 \* $$(nproc)) --dist loadgroup
 test-quick: install .venv/.examples ## most tests, on one event loop each, in three minutes; no C tests, no slow ones
-	$(PY) -m pytest -q $(WORKERS) --one-loop -m "not slow" $(ARGS)
+	$(PY) -m pytest -q $(WORKERS) --one-loop -m "not slow and not long" $(ARGS)
 
 # rdma-core's own tests are in its source only. Without it the table says so; RDMA_CORE=DIRECTORY names another copy.
 .venv/.stacks: .venv/.apt tests/system/stacks/source
@@ -152,7 +160,7 @@ test-dask: install .venv/.dask-tests ## Dask over rdma://: distributed's own tes
 	$(PY) -m pytest -c distributed-aiordma/clusters/pytest.ini distributed-aiordma/clusters $(ARGS)
 
 test-dask-rxe: install .venv/.dask-tests .venv/.apt-vm ## a cluster of Dask on the kernel's rxe, in QEMU (ARGS; RXE_LIMIT: seconds)
-	@unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; $(PY) -m compileall -q aiordma distributed-aiordma
+	@$(PY) -m compileall -q aiordma distributed-aiordma
 	tests/vm/run --v2 --timeout $(RXE_LIMIT) --env AIORDMA_DEVICE=rxe0 -- $(PY) -m pytest -v -p no:cacheprovider \
 	  -c distributed-aiordma/clusters/pytest.ini --timeout 900 distributed-aiordma/clusters/kernel $(ARGS)
 
@@ -209,14 +217,13 @@ test-shadow: install ## tests of failover and of pipes, with the machine of a st
 
 # Compiling and collecting the tests here first leaves the compiled files behind, of pytest's own kind, too: the
 # emulated processor would need minutes for what takes this one seconds, and again in each process that a test starts.
-collected = @echo "== compiling and collecting"; mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \
+collected = @echo "== compiling and collecting"; mkdir -p build; \
   $(PY) -m compileall -q aiordma tests examples && \
   AIORDMA_VM=$(VM) $(PY) -m pytest -q --collect-only $(1) >build/vm-collected || { cat build/vm-collected; exit 1; }
 RXE_LIMIT := 1500
 # What takes long, one test a line, is left to targets of its own; the targets of other devices run it.
-without = $(shell sed "s/.*/--deselect='&'/" tests/vm/$(1))
-RXE_TESTS = $(or $(ARGS),@tests/vm/suite.txt $(call without,rxe-long.txt))
-WIRE_TESTS = $(or $(ARGS),tests/vm/wire $(call without,wire-long.txt))
+RXE_TESTS = $(or $(ARGS),@tests/vm/suite.txt --without tests/vm/rxe-long.txt)
+WIRE_TESTS = $(or $(ARGS),tests/vm/wire --without tests/vm/wire-long.txt)
 
 test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kernel's rxe, in QEMU (ARGS: other tests, RXE_LIMIT: seconds, AIORDMA_VERBS: binding)
 	$(call collected,$(RXE_TESTS))
@@ -297,7 +304,7 @@ fabric-suite: install ## all traffic models on a simulated network: build/fabric
 
 # The guest's clock counts instructions, so that a busy machine does not change what is measured.
 fabric-truth: install .venv/.apt-vm ## the simulated network against the software device over a marking queue, in QEMU; 5 minutes
-	@unset PYTHONDONTWRITEBYTECODE; $(PY) -m compileall -q aiordma rocefabric pytest_softdev benchmarks tests
+	@$(PY) -m compileall -q aiordma rocefabric pytest_softdev benchmarks tests
 	tests/vm/run --net none --smp 1 --icount 0 --timeout 900 --rw benchmarks/results -- $(PY) -m benchmarks.truth record
 	$(PY) -m benchmarks.truth compare
 
@@ -388,7 +395,7 @@ top-pictures: install ## docs/howto/top*.png, from a round with five faults and 
 build/wheels/.tools: tests/wheels/requirements.txt .venv/.apt
 	@echo "== what builds and checks wheels (tests/wheels/requirements.txt)"
 	@mkdir -p build/wheels && /usr/bin/python3 -m venv build/wheels/tools
-	@build/wheels/tools/bin/python -m pip install -q --disable-pip-version-check -r tests/wheels/requirements.txt
+	@build/wheels/tools/bin/python -m pip install -q --disable-pip-version-check --no-compile -r tests/wheels/requirements.txt
 	@touch $@
 
 # PYTHONS="python3.13 /opt/python3.14/bin/python3": these instead of the system's; PYTHONS=all: each that is at hand.
@@ -450,7 +457,7 @@ bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewri
 
 # The modules are compiled as an installer compiles those of others; else each process would do it again.
 bench-apps: install .venv/.examples .venv/.deps-apps .venv/.clients .venv/.valkey ## Redis proxy, aiohttp, uvicorn ...: on RDMA and on TCP (10 to 15 minutes; ARGS)
-	@unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; $(PY) -m compileall -q aiordma
+	@$(PY) -m compileall -q aiordma
 	$(PY) -m benchmarks.apps $(ARGS)
 
 count-apps: install .venv/.examples .venv/.deps-apps .venv/.apt-apps ## what a request costs the Redis proxy, uvicorn ... on RDMA and on TCP, counted (root; ARGS)
@@ -486,11 +493,11 @@ bench-crowd: install ## what a thousand peers cost a server, and when all reconn
 # The guest's clock counts instructions, so that a busy machine does not change what is measured.
 bench-smc: RXE_LIMIT := 1200
 bench-smc: install .venv/.apt-vm ## clients of a kernel's SMC-R server: aiordma, the kernel's own, and TCP; in QEMU (ARGS="--rounds 3")
-	@unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; $(PY) -m compileall -q aiordma benchmarks
+	@$(PY) -m compileall -q aiordma benchmarks
 	tests/vm/run --net wire --icount 0 --timeout $(RXE_LIMIT) -- $(PY) -m benchmarks.kernel_smc $(ARGS)
 
 bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucxx://; 5 rounds rewrite docs (ARGS="--rounds 5")
-	@mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \
+	@mkdir -p build; \
 	  $(PY) -m compileall -q aiordma distributed-aiordma
 	$(PY) distributed-aiordma/bench --output build/bench-dask.md --docs docs/howto $(ARGS)
 

@@ -90,6 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--one-loop", action="store_true", help="run each test on one of its loops only, in turns"
     )
+    group.addoption("--without", metavar="FILE", help="leave out the tests that it names, one a line")
     group.addoption(
         "--orders", type=int, metavar="SEED", help="run what is ready in an order drawn from this seed"
     )
@@ -148,26 +149,40 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --one-loop: a test's name and place determine its loop; the loops get equal shares."""
+    """What the options leave out."""
     if config.getoption("orders") is not None:
         _deselect(config, [item for item in items if "uvloop" in item.name], items, "tests on uvloop")
-    if not config.getoption("one_loop"):
-        return
+    if config.getoption("one_loop"):
+        _deselect(config, _other_variants(items), items, "variants on other loops and paths")
+    if config.getoption("without") is not None:
+        names = set(Path(config.getoption("without")).read_text(encoding="utf-8").splitlines())
+        named = [item for item in items if names & {item.nodeid, item.nodeid.partition("[")[0]}]
+        _deselect(config, named, items, f"tests of {config.getoption('without')}")
+
+
+def _other_variants(items: list[pytest.Item]) -> list[pytest.Item]:
+    """All but one of each test's variants that differ in their loop alone.
+
+    A test's name and place determine its loop; the loops get equal shares. So do the paths (RDMA and TCP) of
+    examples.
+    """
     tests: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
         # "loop": of a process that the test starts, or one that the test makes, as contracts do ("uvloop").
         by_itself = params.get("loop") in {*LOOPS, "uvloop"}
-        own = "anyio_backend" if "anyio_backend" in params else "loop" if by_itself else ""
-        if own:
-            others = repr([value for name, value in sorted(params.items()) if name != own])
+        own = {"anyio_backend" if "anyio_backend" in params else "loop" if by_itself else ""}
+        if item.nodeid.startswith("tests/examples/"):
+            own |= {name for name, value in params.items() if value in ("rdma", "tcp")}
+        if own & params.keys():
+            others = repr([value for name, value in sorted(params.items()) if name not in own])
             tests.setdefault(item.nodeid.partition("[")[0], {}).setdefault(others, []).append(item)
     dropped: list[pytest.Item] = []
     for name, variants in tests.items():
         for turn, loops in enumerate(variants.values(), zlib.crc32(name.encode())):
             del loops[turn % len(loops)]
             dropped += loops
-    _deselect(config, dropped, items, "variants on other loops")
+    return dropped
 
 
 def _deselect(config: pytest.Config, dropped: list[pytest.Item], items: list[pytest.Item], kind: str) -> None:
@@ -195,8 +210,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
     for item in items:
-        if "not slow" in item.config.option.markexpr and item.get_closest_marker("slow"):
-            item.config.stash[_LEFT_OUT]["slow tests"] += 1
+        for kind in ("slow", "long"):
+            if f"not {kind}" in item.config.option.markexpr and item.get_closest_marker(kind):
+                item.config.stash[_LEFT_OUT][f"{kind} tests"] += 1
+                break
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

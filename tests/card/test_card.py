@@ -64,7 +64,7 @@ def test_the_file_has_a_summary_and_not_the_machines_name(
     assert texts == {"card/one.txt": "Linux HOST 6.1", "card/summary.txt": "one: ended well (uname -a)\n"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_whole_report_of_the_device_that_is_here(tmp_path: Path) -> None:
     """Of the software device: what its commands are given is what they take."""
     done = subprocess.run(

@@ -45,7 +45,7 @@ def test_the_demo_proves_and_measures() -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80, "it fits a terminal"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_the_demo_leaves_nothing_behind(number: signal.Signals) -> None:
     demo = Program(sys.executable, DEMO, ready="ok")
     started = children(demo.process.pid)

@@ -252,7 +252,7 @@ def test_the_wire_is_measured() -> None:
         assert title in text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.xdist_group("namespaces")
 def test_two_hosts_are_measured() -> None:

@@ -18,7 +18,7 @@ from .roles import STEADY
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_it_ends_with_a_verdict_and_leaves_nobody_behind(tmp_path: Path) -> None:
     picture = tmp_path / "soak.svg"

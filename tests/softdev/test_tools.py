@@ -117,9 +117,12 @@ PERFTEST = [
 
 
 #: Posted with ibv_wr_...(), and with ibv_post_send(), where those that post many at once are enough.
-POSTED = [(*row, ()) for row in PERFTEST] + [
-    (*row, ("--use_old_post_send",)) for row in PERFTEST if row[0].endswith("_bw")
-]
+#: Both ends of a latency test poll, which takes seconds where there are few CPUs; unreliable connections are
+#: no others here.
+POSTED = [
+    pytest.param(*row, (), marks=pytest.mark.long if row[0].endswith("_lat") and row[1] == "UC" else ())
+    for row in PERFTEST
+] + [(*row, ("--use_old_post_send",)) for row in PERFTEST if row[0].endswith("_bw")]
 
 
 def posted_id(value: str | tuple[str, ...]) -> str:

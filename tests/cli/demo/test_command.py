@@ -90,7 +90,7 @@ def test_bars_are_of_what_the_terminal_can_show(encoding: str, bar: str) -> None
     assert bar in printed
 
 
-@pytest.mark.slow
+@pytest.mark.long  # `make test-install` runs the whole demo
 @pytest.mark.timeout(20 * FULL_PATIENCE)
 def test_latency() -> None:
     rows = re.findall(r"^  (\w.*?)((?:  +[\d,.]+ us){4})$", shown("latency"), re.MULTILINE)

@@ -66,6 +66,7 @@ def test_a_client_stops_reading(seen: Scene) -> None:
     seen.until_page(lambda page: "does not read" not in str(page["sentences"]))
 
 
+@pytest.mark.long
 def test_a_link_delivers_nothing(seen: Scene) -> None:
     feed, reader = seen.feed, r"reader\.py\[\d+\]"
     rule = "drop op=send,write,keepalive ms=never times=1"
@@ -78,6 +79,7 @@ def test_a_link_delivers_nothing(seen: Scene) -> None:
     assert re.search(rf"left RDMA +the RDMA link was lost; .* {silent}", rows)
 
 
+@pytest.mark.long
 def test_a_handler_blocks_the_event_loop(seen: Scene) -> None:
     """Nothing is set: the loop's own timer is late. The trace it proposes names the handler."""
     shop = seen.shop
