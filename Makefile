@@ -29,9 +29,9 @@ COMPILED := $(shell find aiordma rocefabric softdev/CMakeLists.txt softdev/inclu
               -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
               -o -name CMakeLists.txt -o -name '*.toml' -o -name '*.cmake')
 COMPILED += $(wildcard $(patsubst %.pxd,%.py,$(filter %.pxd,$(COMPILED))))
-C_FILES := $(shell find aiordma softdev/include softdev/src softdev/trace softdev/tests tests -name '*.c' -o -name '*.h')
+C_FILES := $(shell find aiordma softdev/include softdev/src softdev/present softdev/trace softdev/tests tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
-TIDY_FILES := $(wildcard softdev/src/*/*.c)
+TIDY_FILES := $(wildcard softdev/src/*/*.c softdev/present/*.c softdev/tool/*.c)
 STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')))
 
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
@@ -359,7 +359,7 @@ lint-stubs: install ## the .pyi of compiled modules against the modules
 NODES := 50000
 lint-c: .venv/.apt-lint ## clang-format and clang-tidy (NODES: states that the analyzer looks at in a function)
 	@if [ -n "$(C_FILES)" ]; then set -x; clang-format --dry-run -Werror $(C_FILES); fi
-	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: softdev/src/*/*.c"; \
+	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: softdev"; \
 	  cmake -DOUTPUT=$(CURDIR)/build/tidy/core/personalities.inc -P softdev/personalities/read.cmake && \
 	  printf '%s\n' $(TIDY_FILES) | xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet "$$@" -- \
 	    -std=c11 -D_GNU_SOURCE -Wall -Wextra -Isoftdev/src -Isoftdev/include -Ibuild/tidy \

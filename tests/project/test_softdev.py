@@ -75,7 +75,7 @@ def test_a_planted_name_is_found(tmp_path: Path, name: str, text: str) -> None:
 def settings_read() -> set[str]:
     sources = [
         path.read_text(encoding="utf-8")
-        for folder in ("src", "trace")
+        for folder in ("src", "present", "trace")
         for path in (SOFTDEV / folder).rglob("*.c")
     ]
     return {name for text in sources for name in re.findall(r'(?:getenv|read_one)\("(SOFTDEV_\w+)"', text)}
@@ -188,13 +188,16 @@ def test_a_user_of_c_installs_it_and_uses_it(tmp_path: Path) -> None:
         f"lib/softdev/lib{name}{real}.so.1" for name in ("ibverbs", "rdmacm") for real in ("", "-real")
     }
     recorder = {"lib/softdev/libsoftdev-trace.so", "lib/softdev/softdev-trace"}
-    assert installed == beside | stand_ins | recorder | {library, "bin/softdev", "lib/softdev/softdev-fault"}
+    presence = {"lib/softdev/libsoftdev-present.so", "lib/softdev/softdev-tree"}
+    commands = {"bin/softdev", "lib/softdev/softdev-fault"}
+    assert installed == beside | stand_ins | recorder | presence | commands | {library}
     assert "soft0" in run("ibv_devices", LD_PRELOAD=str(prefix / library))
 
     dropin = run(prefix / "bin/softdev", "dir", tmp_path / "a directory").strip()
     assert "soft0" in run("ibv_devices", LD_LIBRARY_PATH=dropin)
     said = run(prefix / "bin/softdev", "trace", "-o", tmp_path / "recordings", "ibv_devinfo", "-d", "soft0")
     assert "Nothing went wrong" in said
+    assert "soft0" in run(prefix / "bin/softdev", "present", "ls", "/sys/class/infiniband")
     assert "softdev fault 4711 port=down for=2s" in run(prefix / "bin/softdev", "fault", "--help")
     real = run(sys.executable, "-c", LOADS_BY_NAME, LD_LIBRARY_PATH=dropin).split()
     assert real == ["soft0", "success"]
