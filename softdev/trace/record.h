@@ -223,9 +223,9 @@ struct trace_header {
 	/* The same instant by both clocks, when the recording began and, as well as is known, when it ended. */
 	uint64_t begin_ns, begin_ticks, late_ns, late_ticks;
 	uint64_t begin_unix_ns;
-	uint64_t lost;  /* records of threads that got no ring */
-	uint32_t ended; /* the process has left by exit() */
-	uint32_t pad;
+	uint64_t lost;     /* records of threads that got no ring */
+	uint32_t ended;    /* the process has left by exit() */
+	uint32_t attached; /* it ran before the recording began: what it had done is not known */
 	char program[128], host[64];
 };
 _Static_assert(sizeof(struct trace_header) <= TRACE_HEADER_BYTES, "the header has room");

@@ -1,7 +1,8 @@
 /*
- * Faults by hand: a socket by which another process of this user asks for them (`softdev fault PID`).
+ * A socket by which another process of this user asks for faults (`softdev fault PID`), and for the recorder (`softdev
+ * trace --attach PID`).
  *
- * A datagram is one request of softdev_fault(), and so is its answer, which begins with a digit: 0, or the error. Its
+ * A datagram is one request of softdev_fault(), or of soft_attach(), and so is its answer, which begins with a digit: 0, or the error. Its
  * name has this process's number in it. The kernel says who has sent a datagram: those of other users are dropped.
  */
 #include <stddef.h>
@@ -65,6 +66,13 @@ static bool same_user(struct msghdr *header)
 	return false;
 }
 
+static int carry_out(const char *request, char *answer, size_t size)
+{
+	if (!strncmp(request, SOFT_CONTROL_TRACE, sizeof(SOFT_CONTROL_TRACE) - 1))
+		return soft_attach(request + sizeof(SOFT_CONTROL_TRACE) - 1, answer, size);
+	return softdev_fault(request, answer, size);
+}
+
 /* False: nothing more has come. */
 static bool serve_one(void)
 {
@@ -96,7 +104,7 @@ static bool serve_one(void)
 
 		request[got] = 0;
 		const int error = strlen(request) == (size_t)got ?
-					  softdev_fault(request, answer + head, sizeof(answer) - (size_t)head) :
+					  carry_out(request, answer + head, sizeof(answer) - (size_t)head) :
 					  EINVAL;
 		/* A zero byte: no more is read than what stands before it, so nothing is. */
 		if (strlen(request) != (size_t)got)

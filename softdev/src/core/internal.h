@@ -35,6 +35,11 @@ bool soft_gids_changed(const void *what);
 /* In the child, after fork(). */
 void soft_gids_after_fork(void);
 
+/* ---- attach.c ----------------------------------------------------------------------------------------- */
+
+/* Loads the recorder into this process, which writes into that directory. Returns 0 or errno; the answer says why. */
+int soft_attach(const char *directory, char *answer, size_t size);
+
 /* ---- control.c ---------------------------------------------------------------------------------------- */
 
 /* The socket for faults by hand; the epoll set is there. */

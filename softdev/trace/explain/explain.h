@@ -199,9 +199,9 @@ static inline size_t queue_at(const struct queue *queue, size_t n)
 void queue_drop(struct queue *queue, size_t count);
 void queue_remove(struct queue *queue, size_t n);
 void queue_free(struct queue *queue);
-void latency_add(struct latencies *latencies, uint64_t ns);
+void latency_add(struct latencies *to, uint64_t ns);
 /* Upper bound of the part (0.5, 0.99) of all. */
-uint64_t latency_part(const struct latencies *latencies, double part);
+uint64_t latency_part(const struct latencies *of, double part);
 
 /* ---- findings ----------------------------------------------------------------------------------------- */
 
@@ -225,7 +225,7 @@ struct findings {
 };
 
 /* Rules call this. */
-void found(struct findings *findings, const struct story *story, const char *name, enum severity severity, uint64_t ns,
+void found(struct findings *to, const struct story *story, const char *name, enum severity severity, uint64_t ns,
 	   uint64_t key, const char *format, ...) __attribute__((format(printf, 7, 8)));
 /* All rules. */
 void explain(struct findings *findings, const struct story *stories, size_t count, size_t shown);

@@ -7,11 +7,27 @@
 
 #include "trace/explain/explain.h"
 
+/* What is wrong only if nothing was done before, which a recording that began in the middle does not know. */
+static bool needs_all(const char *name)
+{
+	static const char *const names[] = { "leaked",         "not-rearmed",       "armed-too-late",
+					     "unacked-events", "unacked-cm-events", "never-completed",
+					     "no-receives" };
+
+	for (size_t n = 0; n < sizeof(names) / sizeof(*names); n++) {
+		if (!strcmp(names[n], name))
+			return true;
+	}
+	return false;
+}
+
 void found(struct findings *to, const struct story *story, const char *name, enum severity severity, uint64_t ns,
 	   uint64_t key, const char *format, ...)
 {
 	va_list values;
 
+	if (story->from->header.attached && needs_all(name))
+		return;
 	for (size_t n = 0; n < to->count; n++) {
 		struct finding *old = &to->list[n];
 		if (old->story == story && old->key == key && !strcmp(old->name, name)) {
@@ -103,10 +119,12 @@ static void print_story(FILE *to, const struct findings *findings, const struct 
 		print_one(to, own[n]);
 	if (!bad)
 		fputs("  Nothing went wrong that a recorder can see.\n", to);
+	if (from->header.attached)
+		fputs("  The recording began while the process ran: what it had done before is not known.\n", to);
 	if (from->overwritten[0] || from->overwritten[1] || from->overwritten[2])
 		fprintf(to,
 			"  The oldest %llu records had to give way to newer ones: %llu of objects, %llu of memory.\n",
-			(unsigned long long)(from->overwritten[0] + from->overwritten[1] + from->overwritten[2]),
+			(unsigned long long)from->overwritten[0] + from->overwritten[1] + from->overwritten[2],
 			(unsigned long long)from->overwritten[0], (unsigned long long)from->overwritten[1]);
 	if (from->header.lost)
 		fprintf(to, "  %llu records of threads beyond the first %d were not kept.\n",

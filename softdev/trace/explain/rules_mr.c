@@ -55,6 +55,6 @@ void rule_churn(struct findings *to, const struct story *s)
 		found(to, s, "registration-churn", ADVICE, s->mrs[0].made, 0,
 		      "%llu regions were registered and deregistered again, %llu of them without a work request of "
 		      "this side that used them%s. Keep regions, if peers do not need them to end.",
-		      (unsigned long long)(brief + unused), (unsigned long long)unused,
+		      (unsigned long long)brief + unused, (unsigned long long)unused,
 		      again >= MANY ? ", and the same addresses came again" : "");
 }

@@ -42,8 +42,7 @@ struct trace_clocks {
 };
 
 /* NULL, or what is wrong with the file. trace_free() in either case. */
-const char *trace_load(struct trace_recording *recording, trace_fetch fetch, void *file,
-		       const struct trace_clocks *clocks);
+const char *trace_load(struct trace_recording *to, trace_fetch fetch, void *file, const struct trace_clocks *clocks);
 /* The same for a file by its name; says whether the process is alive. */
 const char *trace_load_file(struct trace_recording *recording, const char *path);
 void trace_free(struct trace_recording *recording);

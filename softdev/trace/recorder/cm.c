@@ -82,12 +82,13 @@ TRACE_EXPORT int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *address)
 	return done(&record, NEXT(rdma_bind_addr)(id, address));
 }
 
-TRACE_EXPORT int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *from, struct sockaddr *to, int timeout_ms)
+TRACE_EXPORT int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src_addr, struct sockaddr *dst_addr,
+				   int timeout_ms)
 {
 	struct trace_record record = call(TRACE_CM_RESOLVE_ADDR, id);
 
-	note_address(&record, to);
-	return done(&record, NEXT(rdma_resolve_addr)(id, from, to, timeout_ms));
+	note_address(&record, dst_addr);
+	return done(&record, NEXT(rdma_resolve_addr)(id, src_addr, dst_addr, timeout_ms));
 }
 
 TRACE_EXPORT int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms)
@@ -136,12 +137,12 @@ TRACE_EXPORT int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *para
 	return failed;
 }
 
-TRACE_EXPORT int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t length)
+TRACE_EXPORT int rdma_reject(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len)
 {
 	struct trace_record record = call(TRACE_CM_REJECT, id);
 
-	record.cm_call.private_bytes = length;
-	return done(&record, NEXT(rdma_reject)(id, data, length));
+	record.cm_call.private_bytes = private_data_len;
+	return done(&record, NEXT(rdma_reject)(id, private_data, private_data_len));
 }
 
 TRACE_EXPORT int rdma_disconnect(struct rdma_cm_id *id)
@@ -210,7 +211,7 @@ TRACE_EXPORT int rdma_create_ep(struct rdma_cm_id **id, struct rdma_addrinfo *re
 		note_address(&record, res->ai_dst_addr);
 	errno = error;
 	done(&record, failed);
-	if (!failed && (*id)->qp)
+	if (!failed && attr && (*id)->qp)
 		trace_qp_made((*id)->qp, pd, &asked, &attr->cap, attr->sq_sig_all, 0, *id);
 	if (!failed)
 		look_at(*id);

@@ -427,3 +427,36 @@ TRACE_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
 	note_gone(TRACE_RING_MEMORY, TRACE_AH_GONE, device, ah, stamp, error);
 	return error;
 }
+
+/* ---- what was there before the recorder ---- */
+
+void trace_note_pd(struct ibv_context *context, const void *pd)
+{
+	const struct trace_record record = record_of(TRACE_PD, context, pd);
+
+	trace_note(TRACE_RING_CONTROL, &record);
+}
+
+void trace_note_cq(const struct soft_attach_cq *cq)
+{
+	struct trace_record record = record_of(TRACE_CQ, cq->context, cq->object);
+
+	record.cq = (struct trace_cq){ .channel = (uintptr_t)cq->channel,
+				       .asked = (uint32_t)cq->cqe,
+				       .cqe = (uint32_t)cq->cqe };
+	trace_note(TRACE_RING_CONTROL, &record);
+}
+
+void trace_note_mr(const struct soft_attach_mr *mr)
+{
+	struct trace_record record = record_of(TRACE_MR, mr->context, mr->object);
+
+	record.qpn = mr->access;
+	record.mr = (struct trace_mr){ .pd = (uintptr_t)mr->pd,
+				       .address = mr->address,
+				       .length = mr->length,
+				       .iova = mr->iova,
+				       .lkey = mr->lkey,
+				       .rkey = mr->rkey };
+	trace_note(TRACE_RING_MEMORY, &record);
+}

@@ -26,8 +26,24 @@ static _Thread_local struct {
 	unsigned count;
 	uint8_t place;
 	uint64_t stamp;
-	struct trace_record built[BUILT];
+	/* Not here itself: what a library that is loaded later has for each thread, the C library has little room for. */
+	struct trace_record *built;
 } open_list __attribute__((tls_model("initial-exec")));
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t key; /* frees it when the thread ends */
+
+static void make_key(void)
+{
+	pthread_key_create(&key, free);
+}
+
+static TRACE_AFTER void make_room(void)
+{
+	pthread_once(&once, make_key);
+	open_list.built = calloc(BUILT, sizeof(*open_list.built));
+	pthread_setspecific(key, open_list.built);
+}
 
 static struct qp_ex *of(struct ibv_qp_ex *qp)
 {
@@ -61,8 +77,8 @@ static struct trace_record *add(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode,
 	struct trace_record *record;
 	const uint8_t device = of(qp)->number;
 
-	if (open_list.qp != qp)
-		return NULL; /* a second list of this thread, while another is open */
+	if (open_list.qp != qp || trace_unlikely(!open_list.built))
+		return NULL; /* there is no memory, or it is a second list of this thread, while another is open */
 	if (open_list.count == BUILT)
 		flush(0);
 	record = &open_list.built[open_list.count++];
@@ -92,6 +108,8 @@ static void wr_start(struct ibv_qp_ex *qp)
 {
 	struct qp_ex *found = of(qp);
 
+	if (trace_unlikely(!open_list.built))
+		make_room();
 	if (open_list.count)
 		flush(0);
 	open_list.qp = qp;

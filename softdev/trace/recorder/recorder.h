@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "src/base/attach.h"
 #include "trace/record.h"
 
 /* verbs.h defines these as macros; here the exported functions are meant */
@@ -34,13 +35,15 @@
 /* What comes after the device's work has registers of its own, so that nothing is saved before it. */
 #define TRACE_AFTER __attribute__((noinline))
 
+/* Where that library is: RTLD_NEXT, or, in a process that ran before the recorder came, its handle. */
+extern void *trace_behind;
 /* The function of that name in the library behind this one. NULL: it has none. */
 #define NEXT(name)                                                                                                     \
 	({                                                                                                             \
 		static _Atomic(void *) cached_;                                                                        \
 		void *f_ = atomic_load_explicit(&cached_, memory_order_relaxed);                                       \
 		if (trace_unlikely(!f_)) {                                                                             \
-			f_ = dlsym(RTLD_NEXT, #name);                                                                  \
+			f_ = dlsym(trace_behind, #name);                                                               \
 			atomic_store_explicit(&cached_, f_, memory_order_relaxed);                                     \
 		}                                                                                                      \
 		(__typeof__(&name))f_;                                                                                 \
@@ -62,6 +65,8 @@ extern _Thread_local struct trace_thread trace_self __attribute__((tls_model("in
 bool trace_claim(void);
 /* Whether this process is recorded: the file is made at the first call. */
 bool trace_on(void);
+/* Begins a recording in that directory, of a process that has run without. EALREADY: there is one. */
+int trace_begin(const char *directory);
 /* A record for ring 0 or 1. Keeps errno. */
 void trace_note(unsigned ring, const struct trace_record *record);
 
@@ -158,6 +163,10 @@ struct ibv_qp *trace_create_qp_ex(struct ibv_context *context, struct ibv_qp_ini
 struct ibv_cq_ex *trace_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
 struct ibv_srq *trace_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);
 struct ibv_mw *trace_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+/* Objects that were there before the recorder. */
+void trace_note_pd(struct ibv_context *context, const void *pd);
+void trace_note_cq(const struct soft_attach_cq *cq);
+void trace_note_mr(const struct soft_attach_mr *mr);
 /* A queue pair that rdma_cm has made: asked is what the program wanted. */
 void trace_qp_made(struct ibv_qp *qp, struct ibv_pd *pd, const struct ibv_qp_cap *asked, const struct ibv_qp_cap *got,
 		   bool sig_all, int error, void *cm_id);

@@ -26,6 +26,8 @@ static struct trace_header *header;
 static struct trace_ring *rings;
 static struct trace_record *locked[TRACE_RING_THREADS];
 static bool used[TRACE_RINGS];
+static char begun_in[PATH_MAX]; /* the directory, where the recorder came later */
+void *trace_behind = RTLD_NEXT;
 static atomic_bool failed; /* there is no file, and will be none */
 
 static uint64_t now(clockid_t clock)
@@ -205,7 +207,7 @@ static bool fill_file(void)
 /* lock held */
 static bool ready(void)
 {
-	const char *directory = getenv("SOFTDEV_TRACE");
+	const char *directory = *begun_in ? begun_in : getenv("SOFTDEV_TRACE");
 
 	if (header)
 		return true;
@@ -238,6 +240,22 @@ bool trace_on(void)
 	pthread_mutex_unlock(&lock);
 	errno = saved;
 	return on;
+}
+
+int trace_begin(const char *directory)
+{
+	int error = EALREADY;
+
+	pthread_once(&once, start);
+	pthread_mutex_lock(&lock);
+	if (!header && snprintf(begun_in, sizeof(begun_in), "%s", directory) < (int)sizeof(begun_in)) {
+		atomic_store(&failed, false);
+		error = ready() ? 0 : EIO;
+		if (header)
+			header->attached = 1;
+	}
+	pthread_mutex_unlock(&lock);
+	return error;
 }
 
 bool trace_claim(void)

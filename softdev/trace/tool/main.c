@@ -2,6 +2,7 @@
  * softdev trace: the command line.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,10 +13,12 @@
 static int usage(FILE *to, int status)
 {
 	fputs("usage: softdev trace [-o DIRECTORY] [--live] PROGRAM [ARGUMENT...]\n"
+	      "       softdev trace [-o DIRECTORY] [--live] --attach PID\n"
 	      "       softdev trace --explain | --dump | --rates | --live | --timeline | --metrics [WHAT...]\n\nThe "
 	      "first runs a program and records what it does with RDMA. When it has ended, standard error says "
 	      "in\nsentences what went wrong. -o keeps the recordings in DIRECTORY; --live shows rates "
-	      "meanwhile.\n\nThe others show recordings. WHAT is a directory, a file, or the number of a process; "
+	      "meanwhile.\n\nThe second records a process of yours that runs on the device already, until it "
+	      "ends.\n\nThe others show recordings. WHAT is a directory, a file, or the number of a process; "
 	      "without it, the last\nrun of the first form.\n  --explain    what went wrong, in sentences (names of "
 	      "the findings: man softdev)\n  --dump       each record as a line\n  --rates      per queue pair: "
 	      "requests and bytes per second, batches, latencies\n  --live       the same of the last second, again "
@@ -81,21 +84,30 @@ static int show(const char *how, const char *const *targets, size_t count)
 	return good && any && !ferror(stdout) ? 0 : 1;
 }
 
-static int record(char *const *command, const char *directory, bool live)
+/* "-o" or a new run; its whole path, as the program may be in another directory. */
+static bool place(const char *directory, char whole[PATH_MAX])
 {
-	char made[PATH_MAX], whole[PATH_MAX];
-	struct shelf shelf = { 0 };
+	char made[PATH_MAX];
 
 	shelf_prune();
 	if (directory ? mkdir(directory, 0700) && errno != EEXIST : !shelf_new_run(made)) {
 		fprintf(stderr, "softdev: there can be no directory for recordings: %s\n", strerror(errno));
-		return 126;
+		return false;
 	}
-	/* The program may be in another directory when it begins. */
 	if (!realpath(directory ? directory : made, whole)) {
 		fprintf(stderr, "softdev: %s: %s\n", directory ? directory : made, strerror(errno));
-		return 126;
+		return false;
 	}
+	return true;
+}
+
+static int record(char *const *command, const char *directory, bool live)
+{
+	char whole[PATH_MAX];
+	struct shelf shelf = { 0 };
+
+	if (!place(directory, whole))
+		return 126;
 	const int status = run(command, whole, live);
 	shelf_add(&shelf, whole);
 	shelf_add_peers(&shelf);
@@ -112,6 +124,32 @@ static int record(char *const *command, const char *directory, bool live)
 	}
 	shelf_free(&shelf);
 	return status;
+}
+
+static int record_running(const char *word, const char *directory, bool live)
+{
+	char whole[PATH_MAX], *end;
+	struct shelf shelf = { 0 };
+
+	errno = 0;
+	const long pid = strtol(word, &end, 10);
+	if (errno || *end || pid <= 0 || pid > INT_MAX)
+		return usage(stderr, 2);
+	if (!place(directory, whole))
+		return 126;
+	if (!attach((pid_t)pid, whole)) {
+		if (!directory)
+			rmdir(whole);
+		return 1;
+	}
+	fprintf(stderr, "softdev: process %ld is recorded until it ends; Ctrl-C says what is known by then\n", pid);
+	attached((pid_t)pid, whole, live);
+	shelf_add(&shelf, whole);
+	shelf_add_peers(&shelf);
+	if (shelf.count && shelf_tell(&shelf))
+		explain_all(stdout, &shelf);
+	shelf_free(&shelf);
+	return 0;
 }
 
 static bool is_view(const char *word)
@@ -137,7 +175,7 @@ static bool is_target(const char *word)
 
 int main(int argc, char **argv)
 {
-	const char *directory = NULL, *first[1];
+	const char *directory = NULL, *running = NULL, *first[1];
 	char newest[PATH_MAX];
 	bool live = false;
 	int n = 1;
@@ -165,8 +203,12 @@ int main(int argc, char **argv)
 			live = true;
 		else if (!strcmp(argv[n], "-o") && n + 1 < argc)
 			directory = argv[++n];
+		else if (!strcmp(argv[n], "--attach") && n + 1 < argc)
+			running = argv[++n];
 		else
 			return usage(stderr, 2);
 	}
+	if (running)
+		return n == argc ? record_running(running, directory, live) : usage(stderr, 2);
 	return n < argc ? record(argv + n, directory, live) : usage(stderr, 2);
 }

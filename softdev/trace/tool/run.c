@@ -2,12 +2,16 @@
  * Runs a program with the recorder, and the device, in front of libibverbs.
  */
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "src/base/control.h"
+#include "tool/ask.h"
 #include "trace/tool/tool.h"
 
 static volatile sig_atomic_t child;
@@ -81,4 +85,42 @@ int run(char *const *command, const char *directory, bool live)
 	}
 	child = 0;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* ---- a process that runs ------------------------------------------------------------------------------ */
+
+static volatile sig_atomic_t enough;
+
+static void stop_waiting(int number)
+{
+	(void)number;
+	enough = 1;
+}
+
+bool attach(pid_t pid, const char *directory)
+{
+	char request[PATH_MAX + 16];
+	const char *said;
+
+	snprintf(request, sizeof(request), SOFT_CONTROL_TRACE "%s", directory);
+	const int error = control_ask("softdev trace", pid, request, &said);
+	if (error > 0)
+		fprintf(stderr, "softdev trace: process %d: %s", (int)pid, said);
+	return !error;
+}
+
+void attached(pid_t pid, const char *directory, bool live)
+{
+	/* Not SA_RESTART: it ends the waiting, and not the process that is recorded. */
+	struct sigaction action = { .sa_handler = stop_waiting };
+	struct pollfd ended = { .fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN };
+
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	while (!enough && ended.fd >= 0 && poll(&ended, 1, live ? 1000 : -1) <= 0) {
+		if (live && !enough)
+			show_once(&directory, 1);
+	}
+	if (ended.fd >= 0)
+		close(ended.fd);
 }

@@ -31,6 +31,11 @@ static bool show(const char *const *targets, size_t count, bool clear)
 	return alive;
 }
 
+void show_once(const char *const *targets, size_t count)
+{
+	show(targets, count, isatty(STDOUT_FILENO));
+}
+
 static bool child_has_ended(void)
 {
 	siginfo_t info = { 0 };

@@ -5,6 +5,7 @@
 #define SOFTDEV_TRACE_TOOL_H
 
 #include <limits.h>
+#include <sys/types.h>
 
 #include "trace/explain/rates.h"
 
@@ -38,9 +39,17 @@ void shelf_free(struct shelf *shelf);
 /* Runs a program under the recorder; returns its exit status as a shell has it. */
 int run(char *const *command, const char *directory, bool live);
 
+/* Has the device of a process that runs load the recorder, which writes into the directory. False: it has said why. */
+bool attach(pid_t pid, const char *directory);
+/* Waits until that process has ended, or a signal says that it is enough. */
+void attached(pid_t pid, const char *directory, bool live);
+
 /* ---- show.c ------------------------------------------------------------------------------------------- */
 
 /* The table once a second, until the processes have ended, or for ever. */
 void show_live(const char *const *targets, size_t count);
+
+/* The table, as it is now. */
+void show_once(const char *const *targets, size_t count);
 
 #endif
