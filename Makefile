@@ -31,7 +31,7 @@ COMPILED := $(shell find aiordma rocefabric softdev/CMakeLists.txt softdev/inclu
 COMPILED += $(wildcard $(patsubst %.pxd,%.py,$(filter %.pxd,$(COMPILED))))
 C_FILES := $(shell find aiordma softdev/include softdev/src softdev/present softdev/trace softdev/tests tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
-TIDY_FILES := $(wildcard softdev/src/*/*.c softdev/present/*.c softdev/tool/*.c)
+TIDY_FILES := $(wildcard softdev/src/*/*.c softdev/present/*.c softdev/tool/*.c softdev/trace/*/*.c)
 STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')))
 
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
@@ -362,7 +362,7 @@ lint-c: .venv/.apt-lint ## clang-format and clang-tidy (NODES: states that the a
 	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: softdev"; \
 	  cmake -DOUTPUT=$(CURDIR)/build/tidy/core/personalities.inc -P softdev/personalities/read.cmake && \
 	  printf '%s\n' $(TIDY_FILES) | xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet "$$@" -- \
-	    -std=c11 -D_GNU_SOURCE -Wall -Wextra -Isoftdev/src -Isoftdev/include -Ibuild/tidy \
+	    -std=c11 -D_GNU_SOURCE -Wall -Wextra -Isoftdev -Isoftdev/src -Isoftdev/include -Ibuild/tidy \
 	    -Xclang -analyzer-config -Xclang max-nodes=$(NODES)' clang-tidy; fi
 
 lint-deep: NODES := 225000

@@ -42,8 +42,8 @@ def choose(device: str | None, kernel: list[HardwareDevice] | None = None) -> So
         return None
     try:
         return softlib.load()
-    except (OSError, AttributeError) as error:
-        text = str(error)
+    except OSError as error:
+        text = error.strerror or str(error)
         if device not in (None, "soft", "auto"):
             listed = ", ".join(found.name for found in kernel) or "none"
             text = f"the kernel has no device {device!r} (it has: {listed}), and {text}"

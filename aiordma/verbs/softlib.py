@@ -8,10 +8,11 @@ before pyverbs' modules are loaded, so this module imports neither pyverbs nor a
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from ..errors import NegotiationError
@@ -34,6 +35,9 @@ WIRE_COUNTERS = (
     "paced",
 )
 
+#: What compiled modules call.
+BY_ADDRESS = ("softdev_holds", "softdev_will", "softdev_note", "softdev_expect")
+
 _loaded: SoftLibrary | None = None
 
 
@@ -53,12 +57,28 @@ class Shortage(NamedTuple):
         return error
 
 
+class _Handle(ctypes.CDLL):
+    """The library; a function that it lacks is named with what to do."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("__"):
+                raise
+            raise OSError(
+                errno.ENOENT,
+                f"{self._name} has no {name}(): it is older than this aiordma, and not installed with it; "
+                "install aiordma again (pip install --force-reinstall aiordma), or remove that file",
+            ) from None
+
+
 class SoftLibrary:
     """The loaded library (once per process, see :func:`load`)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lib = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL, use_errno=True)
+        lib = _Handle(str(path), mode=ctypes.RTLD_GLOBAL, use_errno=True)
         self._handle = lib
         self._calls = lib.softdev_calls
         self._calls.restype = ctypes.c_uint64
@@ -106,6 +126,8 @@ class SoftLibrary:
         self._left_note = lib.softdev_left_note
         self._left_note.restype = ctypes.c_uint64
         self._left_note.argtypes = [ctypes.c_void_p]
+        for name in BY_ADDRESS:  # said now, and not when the first queue pair is made
+            getattr(lib, name)
 
     def calls(self) -> int:
         """How many ``ibv_*`` calls came through the library: proof that it is interposed."""

@@ -6,10 +6,11 @@ What depends on the order of imports runs in processes of its own.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,6 @@ from aiordma.verbs import backend, choice, hardware, softlib
 from aiordma.verbs.abi import GidType
 from aiordma.verbs.device import Gid, best_gid, format_gid
 from tests.world import needs_pyverbs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REASON = """
 from aiordma.errors import NegotiationError
@@ -193,3 +191,27 @@ def test_gids_are_written_as_pyverbs_reads_them() -> None:
     assert format_gid(bytes(range(16))) == "0001:0203:0405:0607:0809:0a0b:0c0d:0e0f"
     with pytest.raises(ValueError, match="16 bytes, not 4"):
         format_gid(bytes(4))
+
+
+OLDER = """
+unsigned long softdev_calls(void) { return 1; }
+unsigned softdev_layout(void) { return 1; }
+int softdev_by_cm(void) { return 0; }
+"""
+
+
+def test_an_older_library(tmp_path: Path) -> None:
+    """It lacks functions of this package: which one, and what to do, is what an open says."""
+    header = Path(__file__).parents[2] / "softdev/include/softdev.h"
+    names = set(re.findall(r"\b(softdev_\w+)\(", header.read_text()))
+    source, library = tmp_path / "older.c", tmp_path / softlib.LIBRARY
+    there = names - {"softdev_expect", *re.findall(r"softdev_\w+", OLDER)}
+    source.write_text(OLDER + "".join(f"void {name}(void) {{}}\n" for name in sorted(there)))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    output = run(
+        "import pathlib\nfrom aiordma.verbs import softlib\n"
+        f"softlib.locate = lambda: pathlib.Path({str(library)!r})\n" + REASON.format(device="soft")
+    )
+    assert output.startswith(str(int(Code.NO_SOFT_DEVICE)))
+    assert f"{library} has no softdev_expect(): it is older than this aiordma" in output
+    assert "install aiordma again" in output

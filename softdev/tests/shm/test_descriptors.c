@@ -10,14 +10,6 @@
 
 enum { MESSAGES = 200, PLACES = 256 };
 
-static void meet(int fd)
-{
-    char byte;
-
-    give(fd, "m", 1);
-    take(fd, &byte, 1);
-}
-
 static struct ibv_qp *another_qp(const struct end *end)
 {
     struct ibv_qp_init_attr attr = {
@@ -81,7 +73,7 @@ static enum ibv_wc_status send_more(struct end *more, const struct address *peer
 
 static void end_more(int fd, struct end *more)
 {
-    meet(fd);
+    rendezvous(fd);
     OK(ibv_destroy_qp(more->qp));
 }
 
@@ -91,7 +83,7 @@ static void connect_more(int fd, const struct end *first)
     struct address peer = begin_more(fd, first, &more);
     struct ibv_wc wc;
 
-    meet(fd);
+    rendezvous(fd);
     CHECK_EQ(send_more(&more, &peer), IBV_WC_SUCCESS);
     wc = next_wc(more.recv_cq);
     CHECK_EQ(wc.wr_id, 3);
@@ -106,7 +98,7 @@ static void fail_more(int fd, const struct end *first, bool peer)
     struct address other = begin_more(fd, first, &more);
     struct ibv_wc wc;
 
-    meet(fd);
+    rendezvous(fd);
     CHECK_EQ(send_more(&more, &other), peer ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_QP_OP_ERR);
     CHECK_EQ(softdev_shortage(peer), EMFILE);
     CHECK_EQ(softdev_shortage(!peer), 0);
@@ -122,7 +114,7 @@ static void attend_more(int fd, const struct end *first)
     struct end more;
 
     begin_more(fd, first, &more);
-    meet(fd);
+    rendezvous(fd);
     end_more(fd, &more);
 }
 
