@@ -116,7 +116,8 @@ ready: ## what all parts of .ci/run need
 
 WORKERS := -n $(shell nproc) --dist loadgroup
 LOOPS := --one-loop -m "not long"
-test: softdev-test test-python ## all tests but the longest, each on one of its event loops in turns (ARGS="tests/wake -k close -x" goes to pytest instead)
+C_TESTS := softdev-test
+test: $(C_TESTS) test-python ## all tests but the longest, each on one of its event loops in turns (ARGS="tests/wake -k close -x" goes to pytest instead)
 
 # What fails is run once more, alone: see tests/retry. With ARGS, it is not.
 test-python: install .venv/.examples ## the same without the C tests

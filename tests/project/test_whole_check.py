@@ -14,7 +14,7 @@ import pytest
 from .tree import ROOT
 
 PARTS = (
-    *("lint", "softdev-test", "test-python", "docs", "test-install"),
+    *("lint", "softdev-test", "test", "docs", "test-install"),
     *("test-rxe", "test-wire-rxe", "test-smc-core"),
 )
 
@@ -61,11 +61,11 @@ def test_processor_time_is_that_of_all_processes(tmp_path: Path) -> None:
 
 def test_no_failure_hides_another(tmp_path: Path) -> None:
     status, printed = run(
-        tree(tmp_path, lint="echo of lint; exit 1", test_python="echo of pytest; exit 1", test_rxe="exit 3")
+        tree(tmp_path, lint="echo of lint; exit 1", test="echo of pytest; exit 1", test_rxe="exit 3")
     )
     assert status == 1
     assert printed[-1].startswith("FAILED: ")
-    assert set(printed[-1].split()[1:]) == {"lint", "test-python", "test-rxe"}
+    assert set(printed[-1].split()[1:]) == {"lint", "test", "test-rxe"}
     assert {"of lint", "of pytest", "this is test-wire-rxe", "=== make lint: FAILED"} <= set(printed)
 
 
@@ -77,7 +77,7 @@ def test_a_set_up_that_fails_is_named(tmp_path: Path) -> None:
 def test_flaky_tests_are_named_at_the_end(tmp_path: Path) -> None:
     flaky = "FLAKY: tests/test_it.py::test_once (not listed)"
     status, printed = run(
-        tree(tmp_path, test_python=f"echo '{flaky}'; echo more; exit 1", docs="echo FLAKY: another")
+        tree(tmp_path, test=f"echo '{flaky}'; echo more; exit 1", docs="echo FLAKY: another")
     )
     assert status == 1
     assert set(printed[-3:-1]) == {flaky, "FLAKY: another"}
@@ -91,7 +91,7 @@ def test_what_a_part_prints_stays_together(tmp_path: Path) -> None:
     count = "for n in $$(seq 500); do echo {0} $$n; done"
     lint = "echo >here; read answer <there; " + count.format("left")
     test = "read asked <here; echo >there; " + count.format("right")
-    status, printed = run(tree(tmp_path, lint=lint, test_python=test))
+    status, printed = run(tree(tmp_path, lint=lint, test=test))
     assert status == 0
     for name in ("left", "right"):
         first = printed.index(f"{name} 1")
@@ -102,7 +102,7 @@ def test_what_a_part_prints_stays_together(tmp_path: Path) -> None:
 def test_a_signal_ends_both_lanes(tmp_path: Path, number: int) -> None:
     hangs = "exec 3>alive; echo here >&3; exec sleep 1000"
     os.mkfifo(tmp_path / "alive")
-    command = [tree(tmp_path, lint=hangs, test_python=hangs) / ".ci" / "run"]
+    command = [tree(tmp_path, lint=hangs, test=hangs) / ".ci" / "run"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
         with (tmp_path / "alive").open() as alive:
             assert [alive.readline(), alive.readline()] == ["here\n", "here\n"]
