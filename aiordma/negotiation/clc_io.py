@@ -168,6 +168,11 @@ class ClcIO:
         if self._waiter is not None:
             self._waiter.set()
 
+    def hand_over(self) -> None:
+        """The socket goes to a pipe, which takes the watch over with it. To begin one costs the kernel seven
+        calls with uvloop, and another callback none."""
+        self._waiter = None
+
     def release(self) -> None:
         """Stop watching the socket: before it is closed, or goes to its next owner."""
         if self._waiter is not None:

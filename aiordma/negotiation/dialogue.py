@@ -215,7 +215,7 @@ class Dialogue(Generic[H, C]):
         :param received: what has come on the TCP connection beside it.
         """
         io = self.io
-        io.release()
+        io.hand_over()
         if received:
             self.pipe.attach_tcp(io.tls or io.sock, received)
         else:

@@ -178,7 +178,7 @@ class _Dialogue:
 
     def _on_rdma(self, contact: Contact) -> NegotiationResult:
         io, pipe = self.io, contact.pipe
-        io.release()
+        io.hand_over()
         pipe.attach_tcp(io.sock)
         return NegotiationResult(pipe, io.sock, None, io.local, io.remote, smc_peer=contact.description)
 

@@ -33,6 +33,7 @@ from ._link_channel_receive cimport GOES_ON, PEER_FAILED, Inbox, broken_rule
 from ._link_channel_send cimport WANT_CREDIT, WANT_LINK, WANT_MEMORY, WANT_NOTHING, Outbox
 from ._rendezvous cimport Pulls, Sources
 
+from .. import wake
 from ..errors import LinkError
 from ..proto.message import ChannelStatistics
 from ..wake.escaping import contain
@@ -74,8 +75,10 @@ cdef class MessageChannel(Flow):
         self.outbox.connect(peer_token, budget, message_bytes)
 
     def attach_tcp(self, sock) -> None:
-        """Hand over the TCP connection that the channel began on: liveness signal, closed at the end."""
+        """Hand over the TCP connection that the channel began on: liveness signal, closed at the end, and with
+        the watch that the loop may have of it."""
         if self._own is None:       # over already
+            wake.current().unwatch_fd(sock.fileno())
             sock.close()
         else:
             self._own.attach_tcp(sock)

@@ -15,6 +15,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from ._ring cimport RingPipe
 from ._ring_polling cimport busy_poll, poll_receive, poll_send
 
+from .. import wake
 from ..errors import Code, NegotiationError
 from ._ring_life import PipeStatistics
 
@@ -252,11 +253,12 @@ cdef class SwitchablePipe:
 
     def attach_tcp(self, carrier, bytes received=b"") -> None:
         """Hand over the TCP connection that the stream began on: it stays open as liveness signal, and carries the
-        stream if RDMA fails. It is closed at the end.
+        stream if RDMA fails. It is closed at the end. The loop may watch it: its watch is taken over, too.
 
         :param received: what the peer has sent on it since it became silent.
         """
         if self.ring.owner is None:     # over already
+            wake.current().unwatch_fd(carrier.fileno())
             carrier.close()
         else:
             self.ring.owner.attach_tcp(carrier, received)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio
 
+from .. import wake
 from ..plain import check_plain
 
 if TYPE_CHECKING:
@@ -317,6 +318,7 @@ class MemoryPipe:
 
     def attach_tcp(self, sock: socket.socket) -> None:
         """Own the TCP connection that this pipe was negotiated on: closed together with the pipe."""
+        wake.current().unwatch_fd(sock.fileno())  # nobody listens to it here
         self._sock = sock
 
     def statistics(self) -> MemoryPipeStatistics:

@@ -175,8 +175,8 @@ class AsyncioWaker:
 
     # -- readiness of file descriptors
 
-    def watch_fd(self, fd: int, callback: Callback) -> None:
-        if fd in self._watched:
+    def watch_fd(self, fd: int, callback: Callback, *, instead: bool = False) -> None:
+        if fd in self._watched and not instead:
             raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
         self._add_reader(fd, self._resuming(callback))
         self._watched.add(fd)

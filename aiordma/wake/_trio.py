@@ -135,12 +135,12 @@ class TrioStarter:
 class _Watch:
     """One fd: a system task that waits for it and calls back."""
 
-    __slots__ = ("_callback", "_fd", "_scope", "_wait", "ended")
+    __slots__ = ("_fd", "_scope", "_wait", "callback", "ended")
 
     def __init__(self, fd: int, wait: Callable[[int], Awaitable[None]], callback: Callback) -> None:
         self._fd = fd
         self._wait = wait
-        self._callback = callback
+        self.callback = callback
         self._scope = trio.CancelScope()
         self.ended = False
 
@@ -151,7 +151,7 @@ class _Watch:
                 while not self.ended:
                     await self._wait(self._fd)
                     if not self.ended:
-                        run_guarded(self._callback)
+                        run_guarded(self.callback)
         except (OSError, trio.ClosedResourceError):
             _log.exception("fd %d cannot be watched any longer: it was closed before unwatch_fd()", self._fd)
 
@@ -196,7 +196,10 @@ class TrioWaker:
 
     # -- readiness of file descriptors
 
-    def watch_fd(self, fd: int, callback: Callback) -> None:
+    def watch_fd(self, fd: int, callback: Callback, *, instead: bool = False) -> None:
+        if instead and (known := self._watches.get(fd)) is not None:
+            known.callback = callback
+            return
         if fd in self._watches:
             raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
         self._watches[fd] = watch = _Watch(fd, _wait_readable, callback)

@@ -143,9 +143,10 @@ class Waker(Protocol):
     def ready(self) -> Sized | None:
         """The loop's queue of callbacks that are ready to run, where it can be seen (asyncio); else None."""
 
-    def watch_fd(self, fd: int, callback: Callback) -> None:
+    def watch_fd(self, fd: int, callback: Callback, *, instead: bool = False) -> None:
         """Call ``callback`` whenever ``fd`` is readable: level triggered, until ``unwatch_fd``.
 
+        :param instead: of the callback that the fd has, if it is watched: nothing is said to the kernel then.
         :raises ValueError: the fd is watched already.
         """
 

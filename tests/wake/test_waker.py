@@ -167,6 +167,34 @@ async def test_watching_twice_is_refused(pair: tuple[socket.socket, socket.socke
     waker.unwatch_fd(fd)
 
 
+async def test_another_callback_takes_the_place_of_the_first(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    a, b = pair
+    waker = wake.current()
+    waiter = waker.new_waiter()
+    first: list[int] = []
+    second: list[int] = []
+
+    def readable() -> None:
+        second.append(1)
+        waiter.set()
+
+    waker.watch_fd(a.fileno(), lambda: first.append(1), instead=True)  # there was none
+    await poll_turn()
+    b.send(b"x")  # the loop has not seen it yet
+    waker.watch_fd(a.fileno(), readable, instead=True)
+    try:
+        await waiter.wait()
+    finally:
+        waker.unwatch_fd(a.fileno())
+    told = len(second)
+    b.send(b"y")
+    await poll_turn()
+    assert not first
+    assert len(second) == told
+
+
 def test_failing_callback_harms_nobody(
     pair: tuple[socket.socket, socket.socket], anyio_backend: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -142,10 +142,11 @@ class Leaver:
     def attach_tcp(self, carrier: Carrier, received: bytes = b"") -> None:
         """:param received: bytes that came on it since the negotiation."""
         if self.pipe.is_finished:
+            self._engine.waker.unwatch_fd(carrier.fileno())
             carrier.close()
             return
         self.carrier = carrier
-        self._engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
+        self._engine.waker.watch_fd(carrier.fileno(), self._on_tcp, instead=True)
         self.awaits_tcp = False
         self._on_tcp_needed = None
         if isinstance(carrier, TlsLayer):
