@@ -66,9 +66,9 @@ def test_a_timeout_of_ten_minutes(run: Callable[..., None], mode: str) -> None:
 
     async def body(stream: aiordma.RdmaStream, _: aiordma.RdmaStream) -> None:
         began = anyio.current_time()
-        with pytest.raises(TimeoutError):
-            with anyio.fail_after(600):
-                await stream.receive()
+        with anyio.move_on_after(600) as scope:  # fail_after() is stretched in tests
+            await stream.receive()
+        assert scope.cancelled_caught
         assert anyio.current_time() - began == pytest.approx(600, abs=5)
 
     run(lambda: pair(body, mode))

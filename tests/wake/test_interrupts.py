@@ -151,9 +151,9 @@ def interrupting(monkeypatch: pytest.MonkeyPatch) -> tuple[Arm, list[str]]:
     def plant(kind: type, name: str) -> None:
         real = getattr(kind, name)
 
-        def planted(self: Any, *args: Any) -> Any:
+        def planted(self: Any, *args: Any, **keywords: Any) -> Any:
             come(name)
-            return real(self, *args)
+            return real(self, *args, **keywords)
 
         monkeypatch.setattr(kind, name, planted)
 
