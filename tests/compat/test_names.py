@@ -14,6 +14,8 @@ import anyio
 import pytest
 
 import aiordma
+from aiordma import rpc
+from aiordma.channels import channel as channels
 from tests.roles import LOCAL, port_of
 
 pytestmark = pytest.mark.anyio
@@ -128,6 +130,14 @@ async def test_a_port_that_no_socket_has(port: Any, host: Any) -> None:
             await aiordma.open_connection(host, port)
 
 
+@pytest.mark.parametrize("port", [70000, -1, 65536])
+async def test_a_port_that_no_datagram_socket_has(port: Any) -> None:
+    both: list[dict[str, Any]] = [{"local_addr": (LOCAL, port)}, {"remote_addr": (LOCAL, port)}]
+    for options in both:
+        with pytest.raises(OverflowError, match="0-65535"):
+            await aiordma.create_datagram_endpoint(Echo, **options)
+
+
 async def test_a_host_in_bytes() -> None:
     server = await aiordma.start_server(echo, LOCAL, 0)
     await say((LOCAL.encode(), port_of(server)))
@@ -166,6 +176,16 @@ async def test_a_scope_of_a_link_local_address() -> None:
             assert await served.receive() == b"hello"
             await stream.aclose()
             await served.aclose()
+        async with await channels.listen(host, 0, mode=mode) as listening:
+            one = await channels.connect(host, listening.port, mode=mode)
+            other = await listening.accept()
+            one.abort()
+            other.abort()
+        async with (
+            rpc.serve((), host, mode=mode) as calls,
+            rpc.connect(host, calls.port, mode=mode) as caller,
+        ):
+            assert caller.path == ("tcp" if mode == "tcp" else "rdma")
         serving, answering = await aiordma.create_datagram_endpoint(Echo, (host, 0), mode=mode)
         address = serving.get_extra_info("sockname")
         assert address[3] == scope
