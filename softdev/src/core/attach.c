@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/attach.h"
+#include "core/attach.h"
 #include "core/internal.h"
 
 /* ---- what there is ------------------------------------------------------------------------------------ */

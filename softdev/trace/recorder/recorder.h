@@ -20,7 +20,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "src/base/attach.h"
+#include "src/core/attach.h"
 #include "trace/record.h"
 
 /* verbs.h defines these as macros; here the exported functions are meant */
