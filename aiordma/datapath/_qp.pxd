@@ -72,4 +72,5 @@ cdef class QueuePair(SendQueue):
     cdef int _give_to_hook(self, const unsigned char *message, uint32_t length, uint32_t slot, uint32_t seq) except -1
     cdef int on_sent(self, ibv_wc *wc) except -1
     cdef int dispatch(self, const unsigned char *message, uint32_t length) except -1
+    cdef bint shows_end(self) except -1
     cdef int fail(self, object reason) except -1

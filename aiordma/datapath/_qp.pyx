@@ -529,6 +529,10 @@ cdef class QueuePair(SendQueue):
         self.owner.on_failed(reason)
         return 0
 
+    cdef bint shows_end(self) except -1:
+        """Whether the device takes, at the other end, what this process has left when it ends, and shows its end."""
+        return self.owner.shows_end
+
     @property
     def counts_astray(self) -> bool:
         """Whether the device counts the WRITEs that it did not execute when they were posted."""

@@ -24,6 +24,7 @@ from ..plain cimport check_plain
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, NEEDS_RESERVATION
 from ..datapath._qp cimport QueuePair
 from ..datapath._send_queue cimport SQ_RESERVE
+from ..datapath._verbs cimport aio_chain_signal_last
 from ..proto.cdc cimport (
     CHANGE_CREDIT,
     CHANGE_DATA,
@@ -82,6 +83,7 @@ cdef class RingPipe(RingLife):
         self.tx = self.cursors.tx
         self.qp.expect(tx_rkey)
         self.failover.mirror_size = tx_size
+        self.failover.outlived = self.failover.unproved = self.mirror == NULL and self.qp.shows_end()
         if self.mirror == NULL:
             self.step = max(self.fragment, min(tx_size >> 2, self.qp.max_inline))
         self.take_early()
@@ -94,6 +96,7 @@ cdef class RingPipe(RingLife):
         """Registered memory as large as the peer's ring: the device does not take whole fragments inline."""
         self.mirror = self.failover.mirror = <unsigned char *><uintptr_t>addr
         self.mirror_lkey = lkey
+        self.failover.outlived = self.failover.unproved = False
 
     @property
     def writable(self) -> int:
@@ -178,6 +181,9 @@ cdef class RingPipe(RingLife):
                 self.data_at = qp.messages_sent
                 if qp.held and placed == n:
                     qp.say_last(self.queued)
+            if self.failover.unproved:
+                aio_chain_signal_last(&chain)
+                qp.sq_unsignalled = 0
             self.posting = True
             if lkey != 0:
                 self.post_copied(&chain, want)
@@ -242,9 +248,11 @@ cdef class RingPipe(RingLife):
         cdef QueuePair qp = self.qp
         if qp.astray[0] != qp.astray_seen or qp.failed or qp.refused or qp.hook is not None:
             qp.astray_seen = qp.astray[0]
+            self.failover.signalled, self.failover.unproved = self.failover.unproved, self.failover.outlived
             self.failover.release(qp.sq_retired)
             self.failover.keep(qp.sq_posted, self.tx.prod - want, data, want)
-        elif self.failover.kept is not None:
+        elif self.failover.unproved or self.failover.kept is not None:
+            self.failover.unproved = False
             self.failover.kept = None       # this WRITE is done, and so are those before it
         return 0
 
@@ -286,6 +294,8 @@ cdef class RingPipe(RingLife):
             return 0
         if self.paused:
             return 0
+        if self.failover.unproved and qp.hook is None:
+            free = self.failover.outlives(self.tx.prod, qp.sq_retired, free)
         if self.mirror != NULL:
             if self.mirror_busy:
                 own = self.tx_size - <uint32_t>(self.tx.prod - self.mirror_free_to)

@@ -14,10 +14,14 @@ cdef class RingFailover:
     """How far a stream has left RDMA, and the sent bytes that are kept for that."""
     cdef int stage
     cdef object kept                        # deque of (send queue position, first byte, bytes), or None
+    cdef bint outlived                      # the device takes what this process leaves, should it be killed
+    cdef bint unproved                      # ... and has not carried out the last WRITE into this ring while it was posted
+    cdef bint signalled                     # the last one that is kept completes with a completion
     cdef unsigned char *mirror              # copy of all that the peer has not read; NULL: none is needed
     cdef uint32_t mirror_size
 
     cdef int keep(self, uint32_t position, uint64_t first, const unsigned char *data, uint32_t n) except -1
     cdef int release(self, uint32_t retired) except -1
+    cdef uint32_t outlives(self, uint64_t prod, uint32_t retired, uint32_t free) noexcept
     cdef tuple ledger(self, RingCursors cursors, uint32_t retired, bint link_failed)
     cdef bytes unplaced(self, RingCursors cursors, uint64_t start)

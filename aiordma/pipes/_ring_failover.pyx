@@ -17,6 +17,12 @@ from ..verbs._copy cimport bytes_of
 from ._ring_cursors cimport CLOSED, SENDING_DONE, RingCursors
 
 
+cdef enum:
+    # What the software device keeps for another process that has not mapped a ring yet (SOFT_REQ_RING in softdev/src/shm/
+    # lane.h), less the headers: with it, what was accepted outlives this process.
+    KEPT_BY_DEVICE = 112 * 1024
+
+
 cdef class RingFailover:
     cdef int keep(self, uint32_t position, uint64_t first, const unsigned char *data, uint32_t n) except -1:
         """Keep n bytes of the stream, from byte ``first`` on, until the send queue has completed ``position``."""
@@ -30,6 +36,17 @@ cdef class RingFailover:
         while self.kept and <int>(retired - <uint32_t>self.kept[0][0]) >= 0:
             self.kept.popleft()
         return 0
+
+    cdef uint32_t outlives(self, uint64_t prod, uint32_t retired, uint32_t free) noexcept:
+        """Of ``free`` bytes those that the peer has even if this process is killed at once, where its device sees to that:
+        behind what the device did not carry out while it was posted, no more than it keeps beside the rings."""
+        cdef uint32_t held = 0
+        self.release(retired)
+        if self.kept:
+            held = <uint32_t>(prod - <uint64_t>self.kept[0][1])
+        if held < KEPT_BY_DEVICE:
+            return min(free, KEPT_BY_DEVICE - held)
+        return 0 if self.signalled else min(free, 1)    # else nobody would say when there is room
 
     cdef tuple ledger(self, RingCursors cursors, uint32_t retired, bint link_failed):
         """Where the rings stand, in the order of ``proto.failover.Ledger``."""

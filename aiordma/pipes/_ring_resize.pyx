@@ -43,6 +43,7 @@ cpdef bint resume(RingPipe ring, uint64_t addr, uint32_t rkey, uint32_t size) ex
         return False
     ring.paused = False
     ring.tx_addr, ring.tx_rkey, ring.tx_size = addr, rkey, size
+    ring.failover.unproved = ring.failover.outlived
     ring.qp.expect(rkey)
     ring.step = max(ring.fragment, min(size >> 2, ring.qp.max_inline))
     ring.wake_writers()

@@ -172,6 +172,8 @@ class Link:
     def on_ack_owed(self) -> None:
         """There is nothing to acknowledge."""
 
+    shows_end = False
+
     def peer_left_whole(self) -> bool:
         return False
 
