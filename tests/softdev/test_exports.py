@@ -30,10 +30,10 @@ WITHOUT_OBJECTS = {
     "ibv_register_driver",
     "ibv_wc_status_str",
 }
-# Functions that take an object of a kind the device refuses to make (device memory, buffers, DMA handles,
-# completion counters).
+# Functions that take an object of a kind the device refuses to make (device memory, DMA handles, completion
+# counters).
 WITH_OBJECTS_WE_NEVER_MAKE = {
-    *("ibv_dealloc_dmah", "ibv_dm_export_dmabuf_fd", "ibv_export_buf_dmabuf_fd", "ibv_free_buf"),
+    *("ibv_dealloc_dmah", "ibv_dm_export_dmabuf_fd"),
     *("ibv_destroy_comp_cntr", "ibv_inc_comp_cntr", "ibv_inc_err_comp_cntr", "ibv_read_comp_cntr"),
     *("ibv_read_err_comp_cntr", "ibv_set_comp_cntr", "ibv_set_err_comp_cntr"),
 }

@@ -337,7 +337,7 @@ SOFT_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
 	return ROUTE(ERRNO, ah->context, soft_destroy_ah(ah), ibv_destroy_ah, "IBVERBS_1.1", ah);
 }
 
-/* ---- newer than the headers we are built with: refused, as their callers must expect ---- */
+/* ---- newer than the headers we are built with: most are refused, as their callers must expect ---- */
 
 struct ibv_dmah;
 struct ibv_dmah_init_attr;
@@ -354,6 +354,8 @@ int ibv_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *counter,
 			    struct ibv_qp_attach_comp_cntr_attr *attr);
 void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf);
 struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access);
+int ibv_export_buf_dmabuf_fd(struct ibv_buf *buf);
+void ibv_free_buf(struct ibv_buf *buf);
 
 SOFT_EXPORT struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context, struct ibv_dmah_init_attr *attr)
 {
@@ -395,11 +397,28 @@ SOFT_EXPORT int ibv_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr 
 
 SOFT_EXPORT void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf)
 {
-	return ROUTE(POINTER, pd->context, POINTER(EOPNOTSUPP), ibv_alloc_buf, "IBVERBS_1.17", pd, size, buf);
+	return ROUTE(POINTER, pd->context, soft_alloc_buf(pd, size, buf), ibv_alloc_buf, "IBVERBS_1.17", pd, size, buf);
 }
 
 SOFT_EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access)
 {
-	return ROUTE(POINTER, pd->context, POINTER(EOPNOTSUPP), ibv_reg_buf_mr, "IBVERBS_1.17", pd, buf, addr, length,
-		     access);
+	return ROUTE(POINTER, pd->context, soft_reg_buf_mr(pd, buf, addr, length, access), ibv_reg_buf_mr,
+		     "IBVERBS_1.17", pd, buf, addr, length, access);
+}
+
+SOFT_EXPORT int ibv_export_buf_dmabuf_fd(struct ibv_buf *buf)
+{
+	count_call();
+	return soft_is_buf(buf) ? NEGATIVE(EOPNOTSUPP) :
+				  CALL_REAL(NEGATIVE, ibv_export_buf_dmabuf_fd, "IBVERBS_1.18", buf);
+}
+
+SOFT_EXPORT void ibv_free_buf(struct ibv_buf *buf)
+{
+	count_call();
+	if (soft_free_buf(buf))
+		return;
+	__typeof__(&ibv_free_buf) real = REAL(ibv_free_buf, "IBVERBS_1.17");
+	if (real)
+		real(buf);
 }

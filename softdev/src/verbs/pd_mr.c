@@ -209,6 +209,17 @@ SOFT_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t leng
 	return soft_mr_create(pd, addr, length, (uintptr_t)addr, (unsigned)access);
 }
 
+struct ibv_mr *soft_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access)
+{
+	const int err = soft_buf_check(pd, buf, addr, length);
+
+	if (err) {
+		errno = err;
+		return NULL;
+	}
+	return soft_mr_create(pd, addr, length, (uintptr_t)addr, (unsigned)access);
+}
+
 /* Of rdma-core 59 and later; the headers may be older. */
 struct ibv_mr_init_attr;
 struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *given);
@@ -220,9 +231,10 @@ struct soft_mr_init_attr {
 	void *addr;
 	int fd;
 	uint64_t fd_offset;
-	void *dmah, *buf;
+	void *dmah;
+	struct ibv_buf *buf; /* of 65 and later: it is there if comp_mask says so */
 };
-enum { MR_IOVA = 1, MR_ADDR = 2, MR_FD = 4, MR_FD_OFFSET = 8, MR_FILE = MR_FD | MR_FD_OFFSET };
+enum { MR_IOVA = 1, MR_ADDR = 2, MR_FD = 4, MR_FD_OFFSET = 8, MR_BUF = 32, MR_FILE = MR_FD | MR_FD_OFFSET };
 
 SOFT_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *given)
 {
@@ -238,7 +250,7 @@ SOFT_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_a
 	if (!soft_usable(to_ctx(pd->context)))
 		return NULL;
 	/* No handles that the device never makes. */
-	if (attr->comp_mask & ~(uint64_t)(MR_IOVA | MR_ADDR | MR_FILE)) {
+	if (attr->comp_mask & ~(uint64_t)(MR_IOVA | MR_ADDR | MR_FILE | MR_BUF)) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -246,6 +258,11 @@ SOFT_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_a
 		return soft_reg_dmabuf_mr(pd, attr->fd_offset, attr->length, attr->iova, attr->fd, attr->access);
 	if (!(attr->comp_mask & MR_ADDR) || attr->comp_mask & MR_FILE) {
 		errno = EINVAL;
+		return NULL;
+	}
+	const int err = attr->comp_mask & MR_BUF ? soft_buf_check(pd, attr->buf, attr->addr, attr->length) : 0;
+	if (err) {
+		errno = err;
 		return NULL;
 	}
 	return soft_mr_create(pd, attr->addr, attr->length,

@@ -41,6 +41,17 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask);
 /* dmabuf.c */
 struct ibv_mr *soft_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
 
+/* buffers.c. The last three take any device's handle: false, or EINVAL, if it is none of this one's. */
+struct ibv_buf;
+void *soft_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf);
+bool soft_free_buf(struct ibv_buf *buf);
+bool soft_is_buf(const struct ibv_buf *buf);
+/* Whether a region of that PD may be made of that part of it: 0 or errno. */
+int soft_buf_check(const struct ibv_pd *pd, const struct ibv_buf *buf, const void *addr, size_t length);
+
+/* pd_mr.c: a region of a part of a buffer. */
+struct ibv_mr *soft_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access);
+
 /* qp_ex.c */
 struct ibv_qp *soft_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 struct ibv_qp_ex *soft_qp_to_qp_ex(struct ibv_qp *qp);

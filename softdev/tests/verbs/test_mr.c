@@ -158,6 +158,82 @@ static void by_attributes(void)
     pair_close(&a, &b);
 }
 
+/* ibv_alloc_buf, of rdma-core 65: pages that the device gives, and what may be registered of them. */
+static void given_memory(void)
+{
+    struct {
+        size_t length;
+        int access;
+        uint64_t comp_mask, iova;
+        void *addr;
+        int fd;
+        uint64_t fd_offset;
+        void *dmah, *buf;
+    } attr = {.access = ACCESS_ALL, .comp_mask = 2 | 32};
+    struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, void *) = NULL;
+    struct ibv_mr *(*reg_buf)(struct ibv_pd *, void *, void *, size_t, int) = NULL;
+    void *(*alloc_buf)(struct ibv_pd *, size_t, void **) = NULL;
+    void (*free_buf)(void *) = NULL;
+    int (*export_buf)(void *) = NULL;
+    void *buf = NULL, *other = NULL;
+
+    *(void **)&reg_mr_ex = dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
+    *(void **)&reg_buf = dlsym(RTLD_DEFAULT, "ibv_reg_buf_mr");
+    *(void **)&alloc_buf = dlsym(RTLD_DEFAULT, "ibv_alloc_buf");
+    *(void **)&free_buf = dlsym(RTLD_DEFAULT, "ibv_free_buf");
+    *(void **)&export_buf = dlsym(RTLD_DEFAULT, "ibv_export_buf_dmabuf_fd");
+    CHECK(reg_mr_ex && reg_buf && alloc_buf && free_buf && export_buf);
+    open_pair();
+    uint8_t *at = alloc_buf(b.pd, 5000, &buf), *second = alloc_buf(b.pd, 100, &other);
+    CHECK(at && buf && second && other && buf != other);
+    CHECK_EQ((uintptr_t)at % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
+    memset(at, 0, 5000);
+    memset(second, 0, 100);
+    struct ibv_mr *mr = reg_buf(b.pd, buf, at + 1000, 4000, ACCESS_ALL);
+    CHECK(mr && mr->addr == at + 1000 && mr->length == 4000);
+    fill(a.buf, 100, 5);
+    struct address there = {.addr = (uintptr_t)at + 1000, .rkey = mr->rkey};
+    do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 100, &there, 3900);
+    CHECK(holds(at + 4900, 100, 5));
+    OK(ibv_dereg_mr(mr));
+
+    attr.buf = buf;
+    attr.addr = at;
+    attr.length = 5000;
+    mr = reg_mr_ex(b.pd, &attr);
+    CHECK(mr && mr->addr == at && mr->length == 5000);
+    OK(ibv_dereg_mr(mr));
+    /* Behind its end, before its start, of another PD, of another buffer, and with a file. */
+    attr.length = 5001;
+    CHECK(!reg_mr_ex(b.pd, &attr));
+    CHECK_EQ(errno, EINVAL);
+    attr.length = 5000;
+    attr.comp_mask |= 4;
+    CHECK(!reg_mr_ex(b.pd, &attr));
+    CHECK_EQ(errno, EINVAL);
+    CHECK(!reg_buf(b.pd, buf, at + 1, 5000, ACCESS_ALL));
+    CHECK_EQ(errno, EINVAL);
+    CHECK(!reg_buf(b.pd, buf, at - 1, 2, ACCESS_ALL));
+    CHECK_EQ(errno, EINVAL);
+    CHECK(!reg_buf(a.pd, buf, at, 100, ACCESS_ALL));
+    CHECK_EQ(errno, EINVAL);
+    CHECK(!reg_buf(b.pd, other, at, 100, ACCESS_ALL));
+    CHECK_EQ(errno, EINVAL);
+    /* Pages of the process, and of no file. */
+    CHECK_EQ(export_buf(buf), -1);
+    CHECK_EQ(errno, EOPNOTSUPP);
+    CHECK(!alloc_buf(b.pd, SIZE_MAX, &other) && errno == ENOMEM);
+    CHECK(!alloc_buf(b.pd, 0, &other) && errno == EINVAL);
+    free_buf(buf);
+    CHECK(!reg_buf(b.pd, buf, at, 100, ACCESS_ALL));
+    CHECK_EQ(errno, EINVAL);
+    mr = reg_buf(b.pd, other, second, 100, ACCESS_ALL);
+    CHECK(mr);
+    OK(ibv_dereg_mr(mr));
+    free_buf(other);
+    pair_close(&a, &b);
+}
+
 /* ibv_reg_mr_iova: the region has other addresses, locally and remotely. */
 static void other_addresses(void)
 {
@@ -342,5 +418,5 @@ static void rights(void)
     pair_close(&a, &b);
 }
 
-TEST_MAIN(TEST(rights), TEST(fields), TEST(fresh_keys), TEST(by_attributes), TEST(of_a_file),
-          TEST(other_addresses), TEST(reregister), TEST(overlapping), TEST(parent_domains))
+TEST_MAIN(TEST(rights), TEST(fields), TEST(fresh_keys), TEST(by_attributes), TEST(given_memory),
+          TEST(of_a_file), TEST(other_addresses), TEST(reregister), TEST(overlapping), TEST(parent_domains))
