@@ -168,7 +168,9 @@ async def writes_behind_a_full_buffer(stage: Stage) -> None:
 async def lines_of_other_types(stage: Stage) -> None:
     """writelines() with something that has no bytes sends no part."""
     near, far = await stage.pair()
-    wrong: list[Any] = [[b"a", "text"], [b"a", 1], None, "text", 5]
+    wrong: list[Any] = [["text", b"a"], [1, b"a"], None, "text", 5]
+    if sys.version_info < (3, 15):  # 3.15.0's buffers what stands before it, and then sends nothing any more
+        wrong += [[b"a", "text"], [b"a", 1]]
     stage.note("errors", [attempt(near.transport.writelines, each) for each in wrong])
     near.transport.write(b"end")
     await stage.until(lambda: far.data.endswith(b"end"))
