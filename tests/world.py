@@ -27,6 +27,11 @@ LATE = DEVICE != "soft" or bool(os.environ.get("AIORDMA_FILTER"))
 SLOWER = float(os.environ.get("AIORDMA_TEST_SLOWER", "1"))
 #: Whether aiordma's objects are pyverbs'.
 PYVERBS = os.environ.get("AIORDMA_VERBS") != "own" and importlib.util.find_spec("pyverbs") is not None
+#: For tests' own programs that are written with pyverbs, whichever binding aiordma uses. Debian's is built
+#: for the release's own Python only.
+pyverbs_is_here = pytest.mark.skipif(
+    importlib.util.find_spec("pyverbs") is None, reason="pyverbs is not built for this Python"
+)
 #: For tests that look into pyverbs' objects, or post work requests of their own with them.
 needs_pyverbs = pytest.mark.skipif(not PYVERBS, reason="aiordma's own verbs binding is used")
 

@@ -14,6 +14,7 @@ import pytest
 from tests import cable
 from tests.cable import Host, ip
 from tests.softdev.test_cm import Place, run_at, unused_port
+from tests.world import pyverbs_is_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,11 +103,13 @@ def add_interface(name: str, mtu: int, *addresses: str) -> None:
     ip("-n", NAME, "link", "set", f"{name}-end", "up")
 
 
+@pyverbs_is_here
 def test_loopback_alone(library: Path, host: None) -> None:
     with opened(library) as port:
         assert port.look() == (4096, {0: "127.0.0.1", 1: "::1", 3: "127.0.0.1"})
 
 
+@pyverbs_is_here
 def test_addresses_of_others(library: Path, host: None) -> None:
     """Loopback is not among the GIDs; the first IPv4 address is at index 0, and where cards have it."""
     add_interface("one", 1500, "10.79.0.1/24", "fd79::1/64")
@@ -127,12 +130,14 @@ def test_loopback_by_rdma_cm(library: Path, host: None, wire: str) -> None:
     assert client.count("ping data: rdma-ping-") == 3, client
 
 
+@pyverbs_is_here
 def test_without_ipv4(library: Path, host: None) -> None:
     add_interface("one", 9000, "fd79::1/64")
     with opened(library) as port:
         assert port.look() == (4096, {0: "fd79::1"})
 
 
+@pyverbs_is_here
 def test_changes(library: Path, host: None) -> None:
     """Of a port that is in use: what has an index keeps it."""
     add_interface("one", 9000, "10.79.0.1/24")
@@ -156,6 +161,7 @@ def test_changes(library: Path, host: None) -> None:
         assert set(gids.values()) == {"127.0.0.1", "::1"}
 
 
+@pyverbs_is_here
 def test_events(library: Path, host: None) -> None:
     """A program hears of changes without asking, and the port goes down with the last interface that ran."""
     with opened(library) as port:
@@ -181,6 +187,7 @@ def test_events(library: Path, host: None) -> None:
         assert port.state() == ACTIVE
 
 
+@pyverbs_is_here
 def test_a_network_that_never_ran(library: Path, host: None) -> None:
     """A bridge without members, say, has an address and no carrier. Processes of this host need none."""
     add_interface("one", 1500, "10.79.0.1/24")

@@ -18,12 +18,13 @@ import pytest
 from tests.softdev.namespaces import Host, cabled_hosts
 from tests.softdev.test_capture import tshark
 from tests.vm.wire.ends import MTU, SOFT, End, gid, namespaced, run
+from tests.world import pyverbs_is_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
+pytestmark = [pyverbs_is_here, pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
 
 LENGTH = 64 << 10
 ROUNDS = 40

@@ -38,6 +38,7 @@ from tests.softdev.strangers import (
 )
 from tests.softdev.test_runs import connected, opened
 from tests.vm.wire.ends import SOFT, End
+from tests.world import pyverbs_is_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,6 +77,7 @@ def wait_for(end: End, counter: str, value: int) -> None:
     )
 
 
+@pyverbs_is_here
 @pytest.mark.parametrize("when", ["before the peer", "after the peer"])
 @pytest.mark.parametrize("port", [OWN_PORTS + 1023, 0], ids=["a device's port", "any port"])
 def test_packets_are_not_redirected(library: Path, hosts: tuple[Host, Host], port: int, when: str) -> None:
@@ -96,6 +98,7 @@ def test_packets_are_not_redirected(library: Path, hosts: tuple[Host, Host], por
         assert pair.left.counters()["cnps_received"] == 0
 
 
+@pyverbs_is_here
 def test_forged_notifications_do_not_slow(library: Path, hosts: tuple[Host, Host]) -> None:
     left, right = hosts
     with opened(library, hosts) as pair, stranger(right) as sock:
@@ -112,6 +115,7 @@ def test_forged_notifications_do_not_slow(library: Path, hosts: tuple[Host, Host
         assert after["paced"] == before["paced"]
 
 
+@pyverbs_is_here
 def test_the_owner_of_the_port_cannot_write(library: Path, hosts: tuple[Host, Host]) -> None:
     """He passes for a process that hands packets on, with the right queue pair, packet number and key.
 
@@ -138,6 +142,7 @@ def test_the_owner_of_the_port_cannot_write(library: Path, hosts: tuple[Host, Ho
         one_write(first, pair.qpn, second)
 
 
+@pyverbs_is_here
 def test_right_guesses_are_of_no_use(library: Path, hosts: tuple[Host, Host]) -> None:
     """Queue pair, packet number and key are right; only the port is not the peer's."""
     left, right = hosts
@@ -153,6 +158,7 @@ def test_right_guesses_are_of_no_use(library: Path, hosts: tuple[Host, Host]) ->
         one_write(pair.left, pair.qpn, pair.right)
 
 
+@pyverbs_is_here
 def test_replays(library: Path, hosts: tuple[Host, Host]) -> None:
     """On the path, even the port is right. What was carried out is not carried out again.
 

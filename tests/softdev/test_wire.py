@@ -20,6 +20,7 @@ import pytest
 
 from tests.softdev.namespaces import Host, cabled_hosts
 from tests.tools import listening, run_pair
+from tests.world import pyverbs_is_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -258,6 +259,7 @@ ADDRESSES = """
 """
 
 
+@pyverbs_is_here
 def test_addresses_come_and_go(library: Path, hosts: tuple[Host, Host]) -> None:
     """The table follows the host, and an address keeps its index."""
     done = subprocess.run(
