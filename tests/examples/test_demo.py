@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from demolib.processes import Program
 
+from tests.world import SLOWER
+
 from .conftest import EXAMPLES
 from .stack import until
 
@@ -34,7 +36,7 @@ def children(pid: int) -> list[int]:
 
 def test_the_demo_proves_and_measures() -> None:
     demo = [sys.executable, DEMO, "--rounds", "1", "--scale", "0.05"]
-    result = subprocess.run(demo, capture_output=True, text=True, timeout=50)
+    result = subprocess.run(demo, capture_output=True, text=True, timeout=50 * SLOWER)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "streams between front and back travel by rdma" in result.stdout
     assert result.stdout.count(" ok ") == 9
