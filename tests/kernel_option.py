@@ -30,19 +30,20 @@ class Options:
         #: Ports of sockets that have asked for an answer to clients.
         self.listening: list[int] = []
 
-    def want(self, sock: socket.socket) -> None:
+    def want(self, sock: socket.socket) -> int:
         if port := sock.getsockname()[1]:
             self.listening.append(port)
         self.wanted.add(sock.fileno())
+        return sock.fileno()
 
-    def answer(self, sock: socket.socket) -> SynAnswer:
-        self.wanted.remove(sock.fileno())
+    def answer(self, entry: int) -> SynAnswer:
+        self.wanted.remove(entry)
         if self.lost:
             raise FileNotFoundError
         return SynAnswer(self.sent, self.said)
 
-    def forget(self, sock: socket.socket) -> None:
-        self.wanted.remove(sock.fileno())
+    def forget(self, entry: int) -> None:
+        self.wanted.remove(entry)
 
 
 @pytest.fixture

@@ -153,8 +153,9 @@ class _Attempt:
             self._ports = arrive(self._candidates)
 
     def _leave(self) -> None:
-        leave(self._ports)
-        self._ports = []
+        if self._ports:
+            leave(self._ports)
+            self._ports = []
 
     async def _connect(self) -> Carrier:
         return await self._options.begin(await self._connect_tcp())
@@ -239,7 +240,7 @@ class _Attempt:
         if not self._is_plain:
             return None
         companion.begin(self.waker, config)
-        return await self._without_option()
+        return self._without_option()
 
     def _drop_what_asked(self) -> None:
         """No engine, and the server may wait for CLC: on the connection that asked, or for the name."""
@@ -253,12 +254,15 @@ class _Attempt:
         await self._ask()
         if self._is_kernel:
             return await self._with_kernel(engine)
-        return await self._without_option() if self._is_plain else None
+        return self._without_option() if self._is_plain else None
 
-    async def _without_option(self) -> NegotiationResult:
+    def _without_option(self) -> NegotiationResult:
+        """On the connection that asked, which has no TLS."""
         if self._options.mode == "rdma":
             raise NegotiationError(Code.PLAIN_TCP_PEER, _NO_OPTION)
-        return _plain(await self._connect(), _IS_PLAIN)
+        sock, self._spare = self._spare, None
+        assert sock is not None
+        return _plain(sock, _IS_PLAIN)
 
     @property
     def _has_asked(self) -> bool:

@@ -93,7 +93,7 @@ def _by_option(sock: socket.socket) -> Iterator[Question | None]:
     if asked is None:
         yield None
         return
-    asked.ask(sock)
+    asked.ask(sock, sock.family)
     try:
         yield asked
     finally:

@@ -11,7 +11,7 @@ import enum
 import functools
 import logging
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..proto.syn_option import find_in_packet
 from . import sockops
@@ -76,37 +76,36 @@ class Question:
 
     def __init__(self, options: SynOptions) -> None:
         self._options = options
-        self._asking: set[socket.socket] = set()
+        #: Sockets whose SYNs ask, and their entries.
+        self._asking: dict[socket.socket, Any] = {}
         #: The SYN of the connection that was asked for asked, and the SYN-ACK has no option.
         self.unanswered = False
 
-    def ask(self, sock: socket.socket) -> None:
+    def ask(self, sock: socket.socket, family: int) -> None:
         """Before its ``connect()``."""
-        if sock.family != socket.AF_INET:
+        if family != socket.AF_INET:
             return  # Linux' version 2 speaks IPv4
         try:
-            self._options.want(sock)
+            self._asking[sock] = self._options.want(sock)
         except OSError as error:
             _log.debug("no SMC option in a SYN: %s", error)
-        else:
-            self._asking.add(sock)
 
     def withdraw(self, sock: socket.socket) -> None:
         """The socket will not be used; before it is closed."""
-        if sock in self._asking:
-            self._asking.discard(sock)
+        entry = self._asking.pop(sock, None)
+        if entry is not None:
             with contextlib.suppress(OSError):
-                self._options.forget(sock)
+                self._options.forget(entry)
 
     def answer(self, sock: socket.socket) -> SynOption | None:
         """What the SYN-ACK of the connected socket says.
 
         :raises OSError: that is lost. Nothing may be sent on this connection.
         """
-        if sock not in self._asking:
+        entry = self._asking.pop(sock, None)
+        if entry is None:
             return None
-        self._asking.discard(sock)
-        was_sent, option = self._options.answer(sock)
+        was_sent, option = self._options.answer(entry)
         self.unanswered = was_sent and option is None
         return option
 
@@ -121,12 +120,13 @@ class Listening:
 
     def __init__(self, sock: socket.socket, options: SynOptions | None) -> None:
         self._sock, self._options = sock, options if sock.family == socket.AF_INET else None
+        self._entry: Any = None
 
     def __enter__(self) -> None:
         if self._options is not None:
             try:
                 self._sock.setsockopt(socket.IPPROTO_TCP, TCP_SAVE_SYN, 1)
-                self._options.want(self._sock)
+                self._entry = self._options.want(self._sock)
             except OSError as error:
                 _log.warning("clients that are kernels will not use SMC-R: %s", error)
                 self._options = None
@@ -134,7 +134,7 @@ class Listening:
     def __exit__(self, *_: object) -> None:
         if self._options is not None:
             with contextlib.suppress(OSError):
-                self._options.forget(self._sock)
+                self._options.forget(self._entry)
 
 
 class Asker(enum.Enum):

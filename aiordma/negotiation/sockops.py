@@ -27,7 +27,7 @@ from ..proto.syn_option import SynOption, find
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SynAnswer", "SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
+__all__ = ["SynAnswer", "SynEntry", "SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
 
 _NUMBERS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 3, 5, 28
@@ -287,9 +287,12 @@ def _named(command: int, path: str, fd: int) -> int:
 
 #: Attributes of what is done to an entry of the map, and behind them its key and its value.
 _ENTRY = struct.Struct("<I4xQQQ8sI")
-_KEY_AT, _VALUE_AT = 32, 40
-_NUMBER = struct.Struct("<I")
-_Entry = ctypes.c_char * _ENTRY.size
+_VALUE_PLACE_AT, _KEY_AT, _VALUE_AT = 16, 32, 40
+_PLACE, _NUMBER = struct.Struct("<Q"), struct.Struct("<I")
+
+SynEntry = ctypes.c_char * _ENTRY.size
+"""The entry of a socket that takes part: in one piece of memory, since it is a part of each connect, all that
+the kernel is to be told of it, and what the kernel says of it."""
 
 
 class SynAnswer(NamedTuple):
@@ -302,6 +305,9 @@ class SynAnswer(NamedTuple):
     """What the SYN-ACK has."""
 
 
+_UNANSWERED, _UNSEEN = SynAnswer(True, None), SynAnswer(False, None)
+
+
 class SynOptions:
     """The map: which sockets take part, and what their SYN-ACKs said. Any process that has its descriptor may
     use it.
@@ -312,46 +318,53 @@ class SynOptions:
     def __init__(self, map_fd: int) -> None:
         self.map_fd = map_fd
 
-    def want(self, sock: socket.socket) -> None:
+    def want(self, sock: socket.socket) -> ctypes.Array[ctypes.c_char]:
         """The socket takes part, from its ``connect()`` or ``listen()`` on.
 
+        :returns: its entry (``SynEntry``), for the other methods.
         :raises OSError: the map is full, or the descriptor is that of something else.
         """
-        self._entry(sock, _MAP_UPDATE, _WANTED)
+        entry = SynEntry()
+        at = ctypes.addressof(entry)
+        cookie = sock.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
+        _ENTRY.pack_into(entry, 0, self.map_fd, at + _KEY_AT, at + _VALUE_AT, 0, cookie, _WANTED)
+        _asked(_MAP_UPDATE, at)
+        return entry
 
-    def answer(self, sock: socket.socket) -> SynAnswer:
+    def answer(self, entry: ctypes.Array[ctypes.c_char]) -> SynAnswer:
         """What a connected client's SYN-ACK says. To be asked once: the socket's entry is gone then.
 
-        :raises OSError: the socket was not wanted.
+        :raises OSError: the kernel has no such entry.
         """
+        at = ctypes.addressof(entry)
         try:
-            value = self._entry(sock, _MAP_LOOKUP_AND_DELETE)
+            _asked(_MAP_LOOKUP_AND_DELETE, at)
         except OSError as error:
             if error.errno not in _NOT_FOR_HASHES:
                 raise
-            value = self._entry(sock, _MAP_LOOKUP)
-            self.forget(sock)
+            _asked(_MAP_LOOKUP, at)
+            self.forget(entry)
+        (value,) = _NUMBER.unpack_from(entry, _VALUE_AT)
+        if value == _ASKED:
+            return _UNANSWERED
         if value & 0xFFFF != _ANSWERED:
-            return SynAnswer(value == _ASKED, None)
+            return _UNSEEN
         own = (value >> 16).to_bytes(2, "little")
         return SynAnswer(True, find(bytes((254, 8)) + SynOption().encode()[2:] + own))
 
-    def forget(self, sock: socket.socket) -> None:
+    def forget(self, entry: ctypes.Array[ctypes.c_char]) -> None:
         """The socket's entry is not needed any more: a listener's from its ``listen()`` on.
 
-        :raises OSError: it did not.
+        :raises OSError: the kernel has none.
         """
-        self._entry(sock, _MAP_DELETE)
+        _PLACE.pack_into(entry, _VALUE_PLACE_AT, 0)  # the kernel refuses to delete what has a value
+        _asked(_MAP_DELETE, ctypes.addressof(entry))
 
-    def _entry(self, sock: socket.socket, command: int, value: int = 0) -> int:
-        """In one piece of memory, since it is a part of each connect: attributes, key and value."""
-        room = _Entry()
-        at = ctypes.addressof(room)
-        key = sock.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
-        place = 0 if command == _MAP_DELETE else at + _VALUE_AT
-        _ENTRY.pack_into(room, 0, self.map_fd, at + _KEY_AT, place, 0, key, value)
-        _checked(command, _system_call()(command, at, _KEY_AT))
-        return int(_NUMBER.unpack_from(room, _VALUE_AT)[0])
+
+def _asked(command: int, at: int) -> None:
+    """What the entry at this address is for. :raises OSError:"""
+    if _system_call()(command, at, _KEY_AT) < 0:
+        _checked(command, -1)
 
 
 class SynProgram:

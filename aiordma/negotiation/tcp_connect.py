@@ -129,7 +129,7 @@ async def _connect(
             sock.bind(sockaddr_of(local_host, 0))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if question is not None:
-            question.ask(sock)
+            question.ask(sock, family)
         number = sock.connect_ex(sockaddr)
         if number == errno.EINPROGRESS:
             # Over loopback the TCP handshake is done by now, which a second call shows without the loop.

@@ -27,12 +27,17 @@ _log = logging.getLogger("aiordma.admin")
 #: Module with three functions that raise nothing: ``prepare(loop_name)``, which may return None,
 #: ``begin(waker, prepared)``, and ``tidy()``.
 _ADMIN = "aiordma.admin.endpoint"
+#: The config of the last call, in a loop.
+_BEGUN = "begun by this config"
 #: The loop's first connection is made before that: no tool looks at a process this early.
 _SOON_SECONDS = 0.01
 
 
 def begin(waker: Waker, config: Config) -> None:
-    """In the loop, which has an RDMA device or found none. Only the first call has an effect."""
+    """In the loop, which has an RDMA device or found none. Only the first call of a config has an effect."""
+    if waker.locals.get(_BEGUN) is config:
+        return  # as for each connection to a plain server, before any device is opened
+    waker.locals[_BEGUN] = config
     warned.begin()
     leak_watch.begin(waker, config)
     if config.admin == "on" and _ADMIN not in waker.locals:

@@ -59,9 +59,9 @@ def program(tmp_path: Path) -> Iterator[SynProgram]:
 
 def asked(options: SynOptions, address: tuple[str, int]) -> SynAnswer:
     with socket.socket() as client:
-        options.want(client)
+        entry = options.want(client)
         client.connect(address)
-        return options.answer(client)
+        return options.answer(entry)
 
 
 def listening(options: SynOptions | None) -> socket.socket:

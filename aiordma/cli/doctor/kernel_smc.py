@@ -62,11 +62,11 @@ def _is_sent(options: SynOptions) -> bool:
         listener.setsockopt(socket.IPPROTO_TCP, smc_option.TCP_SAVE_SYN, 1)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        options.want(client)
+        entry = options.want(client)
         try:
             client.connect(listener.getsockname())
         finally:
-            options.forget(client)
+            options.forget(entry)
         with listener.accept()[0] as accepted:
             return smc_option.in_syn_of(accepted) is not None
 

@@ -54,9 +54,9 @@ class Here:
         self.sockets.append(sock)
         sock.setblocking(False)
         sock.bind((HERE, 0))
-        self.options.want(sock)
+        entry = self.options.want(sock)
         await asyncio.get_running_loop().sock_connect(sock, (THERE, port))
-        was_sent, option = self.options.answer(sock)
+        was_sent, option = self.options.answer(entry)
         assert was_sent
         return sock, option
 
