@@ -27,6 +27,8 @@ from ..proto.syn_option import SynOption, find
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    _Memory = ctypes.Array[ctypes.c_char]
+
 __all__ = ["SynAnswer", "SynEntry", "SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
 
 _NUMBERS = {"x86_64": 321, "aarch64": 280}
@@ -237,23 +239,24 @@ def _header(a: _Assembler) -> None:
 
 
 @functools.cache
-def _system_call() -> Callable[[int, int, int], int]:
-    """bpf(), of a command, and address and size of its attributes. Made once: it takes longer than a call.
+def _system_call() -> Callable[[int, _Memory, int], int]:
+    """bpf(), of a command, its attributes and their size. Made once: it takes longer than a call. Converting
+    arguments to declared types would take longer than the kernel does, and so would another thread, to which
+    the interpreter might be handed meanwhile.
 
     :raises OSError: this processor's number of it is not known.
     """
     number = _NUMBERS.get(platform.machine())
     if number is None:
         raise OSError(f"the system call bpf() has no known number on {platform.machine()}")
-    call: Any = ctypes.CDLL(None, use_errno=True).syscall
-    call.argtypes = ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_long
+    call: Any = ctypes.PyDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    return functools.partial(call, number)
+    return functools.partial(call, ctypes.c_long(number))
 
 
 def _bpf(command: int, attributes: bytes) -> int:
     room = ctypes.create_string_buffer(attributes.ljust(128, b"\0"), 128)
-    return _checked(command, _system_call()(command, ctypes.addressof(room), 128))
+    return _checked(command, _system_call()(command, room, 128))
 
 
 def _checked(command: int, result: int) -> int:
@@ -318,7 +321,7 @@ class SynOptions:
     def __init__(self, map_fd: int) -> None:
         self.map_fd = map_fd
 
-    def want(self, sock: socket.socket) -> ctypes.Array[ctypes.c_char]:
+    def want(self, sock: socket.socket) -> _Memory:
         """The socket takes part, from its ``connect()`` or ``listen()`` on.
 
         :returns: its entry (``SynEntry``), for the other methods.
@@ -328,21 +331,20 @@ class SynOptions:
         at = ctypes.addressof(entry)
         cookie = sock.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
         _ENTRY.pack_into(entry, 0, self.map_fd, at + _KEY_AT, at + _VALUE_AT, 0, cookie, _WANTED)
-        _asked(_MAP_UPDATE, at)
+        _asked(_MAP_UPDATE, entry)
         return entry
 
-    def answer(self, entry: ctypes.Array[ctypes.c_char]) -> SynAnswer:
+    def answer(self, entry: _Memory) -> SynAnswer:
         """What a connected client's SYN-ACK says. To be asked once: the socket's entry is gone then.
 
         :raises OSError: the kernel has no such entry.
         """
-        at = ctypes.addressof(entry)
         try:
-            _asked(_MAP_LOOKUP_AND_DELETE, at)
+            _asked(_MAP_LOOKUP_AND_DELETE, entry)
         except OSError as error:
             if error.errno not in _NOT_FOR_HASHES:
                 raise
-            _asked(_MAP_LOOKUP, at)
+            _asked(_MAP_LOOKUP, entry)
             self.forget(entry)
         (value,) = _NUMBER.unpack_from(entry, _VALUE_AT)
         if value == _ASKED:
@@ -352,18 +354,18 @@ class SynOptions:
         own = (value >> 16).to_bytes(2, "little")
         return SynAnswer(True, find(bytes((254, 8)) + SynOption().encode()[2:] + own))
 
-    def forget(self, entry: ctypes.Array[ctypes.c_char]) -> None:
+    def forget(self, entry: _Memory) -> None:
         """The socket's entry is not needed any more: a listener's from its ``listen()`` on.
 
         :raises OSError: the kernel has none.
         """
         _PLACE.pack_into(entry, _VALUE_PLACE_AT, 0)  # the kernel refuses to delete what has a value
-        _asked(_MAP_DELETE, ctypes.addressof(entry))
+        _asked(_MAP_DELETE, entry)
 
 
-def _asked(command: int, at: int) -> None:
-    """What the entry at this address is for. :raises OSError:"""
-    if _system_call()(command, at, _KEY_AT) < 0:
+def _asked(command: int, entry: _Memory) -> None:
+    """Of an entry. :raises OSError:"""
+    if _system_call()(command, entry, _KEY_AT) < 0:
         _checked(command, -1)
 
 

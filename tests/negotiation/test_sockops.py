@@ -117,7 +117,7 @@ def test_an_older_kernel_that_cannot_take_an_entry_out_at_once(monkeypatch: pyte
     asked: list[int] = []
     refusals = [errno.EINVAL, 524, errno.ENOENT]
 
-    def call(command: int, attributes: int, size: int) -> int:
+    def call(command: int, attributes: ctypes.Array[ctypes.c_char], size: int) -> int:
         asked.append(command)
         if command == sockops._MAP_DELETE:
             # The kernel refuses a deletion with anything behind the key.
