@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.parametrize("anyio_backend", [pytest.param("asyncio", id="asyncio")]),
     pytest.mark.usefixtures("asks_each_second"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 #: Of each end in each role: four times as many in all.
