@@ -38,7 +38,6 @@ cdef class RingPipe(RingLife):
     cdef int note_failure(self, Py_ssize_t placed) except -1
     cdef int give_way(self) except -1
     cdef int post_copied(self, aio_chain *chain, uint32_t want) except -1
-    cdef int keep_unfinished(self, const unsigned char *data, uint32_t want) except -1
     cdef int count_placed(self, Py_ssize_t placed, Py_ssize_t n) except -1
     cdef uint32_t room(self) noexcept
     cdef int copy_out(self, unsigned char *to, uint32_t n) except -1

@@ -24,7 +24,6 @@ from ..plain cimport check_plain
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, NEEDS_RESERVATION
 from ..datapath._qp cimport QueuePair
 from ..datapath._send_queue cimport SQ_RESERVE
-from ..datapath._verbs cimport aio_chain_signal_last
 from ..proto.cdc cimport (
     CHANGE_CREDIT,
     CHANGE_DATA,
@@ -181,20 +180,17 @@ cdef class RingPipe(RingLife):
                 self.data_at = qp.messages_sent
                 if qp.held and placed == n:
                     qp.say_last(self.queued)
-            if self.failover.unproved:
-                aio_chain_signal_last(&chain)
-                qp.sq_unsignalled = 0
             self.posting = True
             if lkey != 0:
                 self.post_copied(&chain, want)
                 lkey = 0
             else:
-                qp.post(&chain)
+                self.failover.post(qp, &chain)
             self.posting = False
             if self.reserved:
                 qp.cq.fair_queue.end_reservation(self)
             if self.mirror == NULL:
-                self.keep_unfinished(data + placed - want, want)
+                self.failover.keep_unfinished(qp, tx.prod, data + placed - want, want)
             if qp.failed:
                 self.note_failure(placed)
                 return placed
@@ -241,19 +237,6 @@ cdef class RingPipe(RingLife):
             self.mirror_free_to = self.tx.prod - want
         self.mirror_busy += 1
         self.qp.post_fragment(self, chain, self.tx.prod)
-        return 0
-
-    cdef int keep_unfinished(self, const unsigned char *data, uint32_t want) except -1:
-        """Keep the last ``want`` bytes if the device did not carry them out while they were posted."""
-        cdef QueuePair qp = self.qp
-        if qp.astray[0] != qp.astray_seen or qp.failed or qp.refused or qp.hook is not None:
-            qp.astray_seen = qp.astray[0]
-            self.failover.signalled, self.failover.unproved = self.failover.unproved, self.failover.outlived
-            self.failover.release(qp.sq_retired)
-            self.failover.keep(qp.sq_posted, self.tx.prod - want, data, want)
-        elif self.failover.unproved or self.failover.kept is not None:
-            self.failover.unproved = False
-            self.failover.kept = None       # this WRITE is done, and so are those before it
         return 0
 
     cdef int count_placed(self, Py_ssize_t placed, Py_ssize_t n) except -1:

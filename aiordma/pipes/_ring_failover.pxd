@@ -1,6 +1,8 @@
 # Declarations of _ring_failover.pyx (what a ring pipe needs to leave RDMA).
 from libc.stdint cimport uint32_t, uint64_t
 
+from ..datapath._qp cimport QueuePair
+from ..datapath._verbs cimport aio_chain
 from ._ring_cursors cimport RingCursors
 
 cdef enum:
@@ -20,6 +22,8 @@ cdef class RingFailover:
     cdef unsigned char *mirror              # copy of all that the peer has not read; NULL: none is needed
     cdef uint32_t mirror_size
 
+    cdef int post(self, QueuePair qp, aio_chain *chain) except -1
+    cdef int keep_unfinished(self, QueuePair qp, uint64_t prod, const unsigned char *data, uint32_t want) except -1
     cdef int keep(self, uint32_t position, uint64_t first, const unsigned char *data, uint32_t n) except -1
     cdef int release(self, uint32_t retired) except -1
     cdef uint32_t outlives(self, uint64_t prod, uint32_t retired, uint32_t free) noexcept

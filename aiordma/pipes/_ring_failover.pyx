@@ -13,6 +13,8 @@ from collections import deque
 
 from libc.stdint cimport uint32_t, uint64_t
 
+from ..datapath._qp cimport QueuePair
+from ..datapath._verbs cimport aio_chain, aio_chain_signal_last
 from ..verbs._copy cimport bytes_of
 from ._ring_cursors cimport CLOSED, SENDING_DONE, RingCursors
 
@@ -24,6 +26,25 @@ cdef enum:
 
 
 cdef class RingFailover:
+    cdef int post(self, QueuePair qp, aio_chain *chain) except -1:
+        """Post a WRITE that the device copies. Where the next one may have to wait for it, it completes with a completion."""
+        if self.unproved:
+            aio_chain_signal_last(chain)
+            qp.sq_unsignalled = 0
+        return qp.post(chain)
+
+    cdef int keep_unfinished(self, QueuePair qp, uint64_t prod, const unsigned char *data, uint32_t want) except -1:
+        """Keep the last ``want`` bytes, up to ``prod``, if the device did not carry them out while they were posted."""
+        if qp.astray[0] != qp.astray_seen or qp.failed or qp.refused or qp.hook is not None:
+            qp.astray_seen = qp.astray[0]
+            self.signalled, self.unproved = self.unproved, self.outlived
+            self.release(qp.sq_retired)
+            self.keep(qp.sq_posted, prod - want, data, want)
+        elif self.unproved or self.kept is not None:
+            self.unproved = False
+            self.kept = None        # this WRITE is done, and so are those before it
+        return 0
+
     cdef int keep(self, uint32_t position, uint64_t first, const unsigned char *data, uint32_t n) except -1:
         """Keep n bytes of the stream, from byte ``first`` on, until the send queue has completed ``position``."""
         if self.kept is None:
@@ -46,7 +67,7 @@ cdef class RingFailover:
             held = <uint32_t>(prod - <uint64_t>self.kept[0][1])
         if held < KEPT_BY_DEVICE:
             return min(free, KEPT_BY_DEVICE - held)
-        return 0 if self.signalled else min(free, 1)    # else nobody would say when there is room
+        return 0 if self.signalled else min(free, 1)    # else no completion would tell of the room
 
     cdef tuple ledger(self, RingCursors cursors, uint32_t retired, bint link_failed):
         """Where the rings stand, in the order of ``proto.failover.Ledger``."""

@@ -318,7 +318,7 @@ class MemoryPipe:
 
     def attach_tcp(self, sock: socket.socket) -> None:
         """Own the TCP connection that this pipe was negotiated on: closed together with the pipe."""
-        wake.current().unwatch_fd(sock.fileno())  # nobody listens to it here
+        wake.current().unwatch_fd(sock.fileno())  # its negotiation is over
         self._sock = sock
 
     def statistics(self) -> MemoryPipeStatistics:

@@ -60,6 +60,10 @@ class Shortage(NamedTuple):
 class _Handle(ctypes.CDLL):
     """The library; a function that it lacks is named with what to do."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), mode=ctypes.RTLD_GLOBAL, use_errno=True)
+        self.path = path
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
@@ -68,7 +72,7 @@ class _Handle(ctypes.CDLL):
                 raise
             raise OSError(
                 errno.ENOENT,
-                f"{self._name} has no {name}(): it is older than this aiordma, and not installed with it; "
+                f"{self.path} has no {name}(): it is older than this aiordma, and not installed with it; "
                 "install aiordma again (pip install --force-reinstall aiordma), or remove that file",
             ) from None
 
@@ -78,7 +82,7 @@ class SoftLibrary:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lib = _Handle(str(path), mode=ctypes.RTLD_GLOBAL, use_errno=True)
+        lib = _Handle(path)
         self._handle = lib
         self._calls = lib.softdev_calls
         self._calls.restype = ctypes.c_uint64
