@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import ssl
 from random import Random
@@ -18,12 +19,14 @@ from aiordma.links import engine as engines
 from aiordma.links.failover.leave import switch_engine, switch_group
 from aiordma.links.link import Link
 from aiordma.pipes.tls import TlsLayer
+from aiordma.verbs.softlib import SoftLibrary
 from tests.health import check_echo, nothing_left, until
 from tests.links.pairs import member_of
-from tests.processes import process
+from tests.processes import PATIENCE, process
 from tests.roles import LOCAL
 from tests.streams.pairs import negotiated_pair, rdma_pair, tls_contexts
 from tests.system.integration.test_integrity import both_ways
+from tests.world import DEVICE
 
 from .breaking import WAYS, take_off
 
@@ -256,3 +259,23 @@ async def test_what_the_device_still_has_comes_behind_the_end_of_tcp(
         for each in (*streams, *accepted):
             await each.aclose()
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(DEVICE != "soft", reason="the device's count of WRITEs that it puts off")
+async def test_a_send_takes_no_more_than_outlives_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A WRITE into a ring that the device cannot reach yet lies in a lane of 128 KiB, with its header."""
+    count = ctypes.c_uint64()
+    monkeypatch.setattr(Link, "shows_end", True)
+    monkeypatch.setattr(SoftLibrary, "astray", lambda *_: ctypes.addressof(count))
+    async with nothing_left():
+        one, other = await negotiated_pair(mode="rdma")
+        pipe: Any = one._pipe
+        count.value += 1  # the first WRITE is put off
+        assert pipe.try_send(bytes(300_000)) == 112 << 10
+        assert pipe.try_send(bytes(300_000)) == 0
+        with anyio.fail_after(PATIENCE):
+            await one.send(bytes(300_000))  # its completion comes by itself
+            assert await other.receive_exactly((112 << 10) + 300_000) == bytes((112 << 10) + 300_000)
+        assert pipe.try_send(bytes(150_000)) == 150_000  # it is carried out while it is posted
+        await one.aclose()
+        await other.aclose()
