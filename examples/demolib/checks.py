@@ -101,7 +101,7 @@ def blocking(proxied: redis.Redis, direct: redis.Redis) -> None:
     got: list[Any] = []
     waiter = threading.Thread(target=lambda: got.append(proxied.blpop(["jobs"], timeout=10)))
     waiter.start()
-    while not any(client["cmd"] == "blpop" for client in direct.client_list()):
+    while not any("b" in client["flags"] for client in direct.client_list()):
         pass
     assert proxied.ping()
     assert not got

@@ -41,6 +41,11 @@ def connections(stack: Stack) -> list[dict[str, Any]]:
     return [c for c in stack.direct().client_list() if c["cmd"] != "client|list"]
 
 
+def in_a_wait(stack: Stack) -> list[dict[str, Any]]:
+    """Those that wait in a command. (One that does not keeps the name of its last command.)"""
+    return [c for c in connections(stack) if "b" in c["flags"]]
+
+
 def read_exactly(sock: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
@@ -144,7 +149,7 @@ def test_blocking_commands_block_their_client_only(stack: Stack, client: redis.R
     got: list[object] = []
     waiter = threading.Thread(target=lambda: got.append(client.blpop(["queue"], timeout=2 * DEADLINE_S)))
     waiter.start()
-    until(lambda: [c for c in connections(stack) if c["cmd"] == "blpop"], "blpop reached the server")
+    until(lambda: in_a_wait(stack), "blpop reached the server")
     others = stack.client()
     assert others.set("x", 1)
     assert not got
@@ -197,10 +202,10 @@ def test_commands_before_the_end_of_the_stream_are_answered(stack: Stack) -> Non
 def test_the_end_of_the_stream_ends_a_blocked_command(stack: Stack) -> None:
     with stack.socket() as sock:
         sock.sendall(b"BLPOP nothing 0\r\n")
-        until(lambda: [c for c in connections(stack) if c["cmd"] == "blpop"], "blpop reached the server")
+        until(lambda: in_a_wait(stack), "blpop reached the server")
         sock.shutdown(socket.SHUT_WR)
         assert read_to_end(sock) == b""
-    until(lambda: not [c for c in connections(stack) if c["cmd"] == "blpop"], "blpop ended")
+    until(lambda: not in_a_wait(stack), "blpop ended")
 
 
 def test_split_at_every_byte(stack: Stack) -> None:

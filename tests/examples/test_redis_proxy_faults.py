@@ -16,7 +16,7 @@ from demolib.processes import free_port
 
 from .conftest import EXAMPLES, MODES
 from .stack import Stack, running, until
-from .test_redis_proxy import connections, read_exactly, read_to_end
+from .test_redis_proxy import connections, in_a_wait, read_exactly, read_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_a_killed_server_is_told_and_survived(stack: Stack, victim: str) -> None
 
     waiter = threading.Thread(target=block)
     waiter.start()
-    until(lambda: [c for c in connections(stack) if c["cmd"] == "blpop"], "blpop reached the server")
+    until(lambda: in_a_wait(stack), "blpop reached the server")
     program = getattr(stack, victim)
     program.stop(signal.SIGKILL)
     waiter.join(20)
@@ -210,7 +210,7 @@ def test_the_front_lets_commands_end_and_stops(stack: Stack, number: signal.Sign
         idle.sendall(b"PING\r\n")
         assert read_exactly(idle, 7) == b"+PONG\r\n"
         blocked.sendall(b"BLPOP job 0\r\n")
-        until(lambda: [c for c in connections(stack) if c["cmd"] == "blpop"], "blpop reached the server")
+        until(lambda: in_a_wait(stack), "blpop reached the server")
         busy.sendall(b"PING\r\nPING\r\n")
         assert read_exactly(busy, 14) == b"+PONG\r\n+PONG\r\n"
         stack.front.process.send_signal(number)
