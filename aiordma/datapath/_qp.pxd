@@ -38,6 +38,7 @@ cdef class QueuePair(SendQueue):
     cdef uint32_t recv_bytes, recv_count, recv_lkey
     cdef bint check_words                   # CDC messages carry aiordma's own (proto/cdc.py)
     cdef uint32_t unread                    # flows with bytes that have been announced, and not been read
+    cdef bint asked_end, end_shows          # what shows_end() has found, once it was asked
     cdef bint left_whole                    # it failed because the peer's process ended, which had sent all it accepted
     cdef uint64_t left_note                 # ... and behind how many of this end's messages it had read everything
     cdef bint receives_late                    # it failed, but the peer did not break the protocol

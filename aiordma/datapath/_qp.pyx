@@ -531,7 +531,9 @@ cdef class QueuePair(SendQueue):
 
     cdef bint shows_end(self) except -1:
         """Whether the device takes, at the other end, what this process has left when it ends, and shows its end."""
-        return self.owner.shows_end
+        if not self.asked_end:
+            self.asked_end, self.end_shows = True, self.owner.shows_end
+        return self.end_shows
 
     @property
     def counts_astray(self) -> bool:
