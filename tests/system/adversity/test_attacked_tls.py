@@ -143,7 +143,9 @@ def carry_out(attack: Callable[[Attacker], bytes], port: int) -> None:
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_only_the_attacker_is_lost(name: str, outside: bool) -> None:
     client, server = tls_contexts()
-    config = aiordma.Config(device=DEVICE, negotiate_timeout_ms=30_000, server_first_wait_ms=30_000)
+    config = aiordma.Config(
+        device=DEVICE, negotiate_timeout_ms=30_000, server_first_wait_ms=30_000, head_start_ms=30_000
+    )
     options: dict[str, Any] = {"rdma_outside_tls": outside, "config": config}
     async with await aiordma.listen(LOCAL, ssl=server, **options) as listener:
         async with anyio.create_task_group() as tasks:
