@@ -106,18 +106,21 @@ static void of_a_file(void)
     pair_close(&a, &b);
 }
 
+/* struct ibv_mr_init_attr, which the headers here may not have. */
+struct attributes {
+    size_t length;
+    int access;
+    uint64_t comp_mask, iova;
+    void *addr;
+    int fd;
+    uint64_t fd_offset;
+    void *dmah, *buf;
+};
+
 /* ibv_reg_mr_ex, which headers have since rdma-core 59. */
 static void by_attributes(void)
 {
-    struct {
-        size_t length;
-        int access;
-        uint64_t comp_mask, iova;
-        void *addr;
-        int fd;
-        uint64_t fd_offset;
-        void *dmah, *buf;
-    } attr = {.length = 4096, .access = ACCESS_ALL, .comp_mask = 2};
+    struct attributes attr = {.length = 4096, .access = ACCESS_ALL, .comp_mask = 2};
     enum { IOVA = 1, ADDR = 2, FD = 4, FD_OFFSET = 8, DMAH = 16 };
     struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, void *) = NULL;
 
@@ -161,15 +164,7 @@ static void by_attributes(void)
 /* ibv_alloc_buf, of rdma-core 65: pages that the device gives, and what may be registered of them. */
 static void given_memory(void)
 {
-    struct {
-        size_t length;
-        int access;
-        uint64_t comp_mask, iova;
-        void *addr;
-        int fd;
-        uint64_t fd_offset;
-        void *dmah, *buf;
-    } attr = {.access = ACCESS_ALL, .comp_mask = 2 | 32};
+    struct attributes attr = {.access = ACCESS_ALL, .comp_mask = 2 | 32};
     struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, void *) = NULL;
     struct ibv_mr *(*reg_buf)(struct ibv_pd *, void *, void *, size_t, int) = NULL;
     void *(*alloc_buf)(struct ibv_pd *, size_t, void **) = NULL;
