@@ -47,6 +47,7 @@ class ReadingTransport(FlowControl):
         "_closing",
         "_context",
         "_cut",
+        "_delivered",
         "_eof_received",
         "_inside",
         "_paused",
@@ -72,6 +73,7 @@ class ReadingTransport(FlowControl):
         self._closing = False
         self._eof_received = False
         self._cut = False  # shutdown() of the socket has ended reading, where what has come ends
+        self._delivered = False  # data, in this callback
         self._paused = False
         self._started = False
         self._pumping = False
@@ -206,6 +208,7 @@ class ReadingTransport(FlowControl):
             self._wake_reader()
             return
         self._pumping = True
+        self._delivered = False
         try:
             for turn in range(_RECEIVE_BUDGET):
                 if (self._paused and not self._may_read_ahead()) or self._closing or self._eof_received:
@@ -217,6 +220,7 @@ class ReadingTransport(FlowControl):
                     break  # the end has a callback of its own, after what the protocol has scheduled
                 if not self._receive():
                     return
+                self._delivered = True
         finally:
             self._pumping = False
         self._call_soon(self._pump)
@@ -293,7 +297,7 @@ class ReadingTransport(FlowControl):
 
     def _end_of_data(self) -> None:
         """EOF has a callback of its own, after what the protocol has scheduled when it got the last data."""
-        if self._inside:
+        if self._inside and not self._delivered:
             self.ring_finished()
         else:
             self._call_soon(self._pump)

@@ -82,6 +82,9 @@ class TlsTransport(RingTransport):
         self._pipe.on_ended = self._ended
         self._pipe.close()
 
+    def _close_pipe(self) -> None:
+        self._pipe.close_tcp()  # after abort() nobody reads what the peer goes on sending
+
     def _ended(self, exc: Exception | None) -> None:
         if not self._conn_lost:
             with contextlib.suppress(RuntimeError):  # the loop is closed

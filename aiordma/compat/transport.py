@@ -13,6 +13,7 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 import sys
 import warnings
 import weakref
@@ -435,7 +436,9 @@ class RingTransport(ReadingTransport):
             return
         if not self._closing:
             self._stop()
-        lossy = exc is not None or bool(self._backlog) or not sent_all(self._pipe)
+        # What failed is told by a reset, but where TLS has told the peer already, by what was written here.
+        failed = exc is not None and not isinstance(exc, ssl.SSLError)
+        lossy = failed or bool(self._backlog) or not sent_all(self._pipe)
         self._backlog.clear()
         self._lose(exc, lossy)
 
@@ -452,6 +455,9 @@ class RingTransport(ReadingTransport):
         self._pipe.on_writable = None
         self._call_soon(self._call_connection_lost, exc, lossy)
 
+    def _close_pipe(self) -> None:
+        self._pipe.close()
+
     def _call_connection_lost(self, exc: BaseException | None, lossy: bool) -> None:
         try:
             self._protocol.connection_lost(exc)  # type: ignore[arg-type]
@@ -464,7 +470,7 @@ class RingTransport(ReadingTransport):
             if lossy:
                 self._pipe.abort()
             else:
-                self._pipe.close()
+                self._close_pipe()
             self._close_socket()
             if self._server is not None:
                 self._server.detach(self)

@@ -259,6 +259,7 @@ class TlsPipe(TcpPipe):
         self._timer: Handle | None = None
         self._unsent_before = 0
         self._dropped = self._hurries = False
+        self._takes_nothing = False  # the peer, which has ended in order
         #: Called once, when a pipe that was closed is done: with None, or with why something was lost.
         self.on_ended: Callable[[Exception | None], None] | None = None
 
@@ -267,6 +268,10 @@ class TlsPipe(TcpPipe):
         sent = super().try_send(data, start)
         self._send_left_later()  # a failure shows at the next call: the bytes are accepted, as by the kernel
         return sent
+
+    def _fail_sending(self, exc: OSError | MemoryError) -> None:
+        super()._fail_sending(exc)
+        self._takes_nothing = self._error is None
 
     def sent_all(self) -> bool:
         """As in :class:`TcpPipe`: whether the kernel has taken all ciphertext, or none will go any more."""
@@ -318,6 +323,9 @@ class TlsPipe(TcpPipe):
         self._closed = self._draining = True
         _draining.add(self._waker, self)
         if self._error is None:
+            if self._takes_nothing:
+                self._end(None)
+                return
             try:
                 if not self._eof_sent:
                     self._layer.shutdown(socket.SHUT_WR)
@@ -426,6 +434,11 @@ class TlsPipe(TcpPipe):
         ended, self.on_ended = self.on_ended, None
         if ended is not None:
             ended(exc)
+
+    def close_tcp(self) -> None:
+        """Close at once, without TLS's own end; the kernel still delivers what was sent. Idempotent."""
+        if self._draining or not self._closed:
+            self._end(None)
 
     def abort(self) -> None:
         """As in :class:`TcpPipe`, also while it is being closed in order."""

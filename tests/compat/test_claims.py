@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.trsock
+import contextlib
+import fcntl
 import gc
 import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import aiordma
 from aiordma.compat import claims, own_methods
+from aiordma.config import Config
 from aiordma.testing.memory import memory_pipe_pair
+from tests.health import settle, until
 from tests.private import needs
+from tests.roles import LOCAL, port_of
+from tests.streams.pairs import tls_contexts
+from tests.world import DEVICE
 
 from .recorder import Recorder, connect_pipe
 
@@ -68,3 +76,66 @@ async def test_a_socket_that_is_closed_leaves_its_number_to_others(watched: Any)
         await came
         loop.remove_reader(number)
     assert not transport.is_closing()
+
+
+async def connected(kind: str) -> tuple[Any, Any]:
+    """A transport of this kind, and its server; the server's ends close when they are spoken to."""
+    if kind == "datagrams":
+        server, _ = await aiordma.create_datagram_endpoint(asyncio.DatagramProtocol, (LOCAL, 0))
+        transport, _ = await aiordma.create_datagram_endpoint(
+            asyncio.DatagramProtocol, remote_addr=server.get_extra_info("sockname")
+        )
+        return transport, server
+    contexts: Any = (None, None)
+    options: dict[str, Any] = {"config": Config(device=DEVICE)}
+    if kind == "tls":
+        contexts = tls_contexts()
+        options = {"config": Config(device="none"), "rdma_outside_tls": True}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    accepting = await aiordma.start_server(serve, LOCAL, 0, ssl=contexts[1], **options)
+    _, writer = await aiordma.open_connection(LOCAL, port_of(accepting), ssl=contexts[0], **options)
+    return writer.transport, accepting
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "peer"])
+@pytest.mark.parametrize("kind", ["writer", "tls", "datagrams"])
+async def test_the_number_of_an_ended_connection_is_free(kind: str, end: str, anyio_backend: Any) -> None:
+    loop: Any = asyncio.get_running_loop()
+    uses_uvloop = anyio_backend[1]["use_uvloop"]
+    if uses_uvloop:
+        claims.protect(type(loop))
+    transport, server = await connected(kind)
+    shown = transport.get_extra_info("socket")
+    number = shown.fileno()
+    if kind != "datagrams":
+        with pytest.raises(RuntimeError, match="is used by transport"):
+            loop.add_reader(number, print)
+    if end == "peer":
+        (transport.sendto if kind == "datagrams" else transport.write)(b"x")
+        if kind == "datagrams":
+            server.close()
+            transport.close()
+    else:
+        getattr(transport, end)()
+    await until(lambda: shown.fileno() == -1)
+    with contextlib.ExitStack() as stack:
+        one, other = (stack.enter_context(sock) for sock in socket.socketpair())
+        if other.fileno() == number:
+            one, other = other, one
+        elif one.fileno() != number:
+            one = stack.enter_context(socket.socket(fileno=fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, number)))
+        assert one.fileno() == number
+        came = loop.create_future()
+        loop.add_reader(number, came.set_result, None)
+        other.send(b"x")
+        await came
+        loop.remove_reader(number)
+    transport.abort()  # a stream may stay open behind its peer's end, when its socket is closed
+    server.close()
+    await settle()
+    if uses_uvloop:
+        own_methods.restore([type(loop)])

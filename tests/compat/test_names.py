@@ -16,7 +16,9 @@ import pytest
 import aiordma
 from aiordma import rpc
 from aiordma.channels import channel as channels
+from aiordma.config import Config
 from tests.roles import LOCAL, port_of
+from tests.streams.pairs import tls_contexts
 
 pytestmark = pytest.mark.anyio
 
@@ -32,8 +34,9 @@ async def say(address: Any, **options: Any) -> Any:
     writer.write(b"hello")
     with anyio.fail_after(20):
         assert await reader.read() == b"hello"
+    names = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
     writer.close()
-    return writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+    return names
 
 
 def port_of_closed() -> int:
@@ -70,16 +73,24 @@ async def test_all_addresses_of_a_name_are_tried(
         assert len(caught.value.exceptions) == 2
 
 
-@pytest.mark.parametrize("mode", ["auto", "tcp"])
-async def test_names_of_ipv6_have_four_fields(mode: Any) -> None:
+@pytest.mark.parametrize(
+    ("mode", "tls"), [("auto", None), ("tcp", None), ("auto", "the loop's"), ("auto", "ours")]
+)
+async def test_names_of_ipv6_have_four_fields(mode: Any, tls: str | None) -> None:
+    client, serving = tls_contexts()
+    ours: dict[str, Any] = {"ssl": serving} if tls else {}
+    theirs: dict[str, Any] = {"ssl": client, "server_hostname": LOCAL} if ours else {}
+    if tls == "ours":
+        for options in (ours, theirs):
+            options.update(rdma_outside_tls=True, config=Config(device="none"))
     seen: list[Any] = []
 
     async def look(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.extend(writer.get_extra_info(name) for name in ("sockname", "peername"))
         await echo(reader, writer)
 
-    server = await aiordma.start_server(look, "::1", 0, mode=mode)
-    peer, own = await say(("::1", port_of(server)), mode=mode)
+    server = await aiordma.start_server(look, "::1", 0, mode=mode, **ours)
+    peer, own = await say(("::1", port_of(server)), mode=mode, **theirs)
     assert [peer, own] == seen
     assert peer == ("::1", port_of(server), 0, 0)
     assert len(own) == 4

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from tests.roles import LOCAL, port_of
 from tests.streams.pairs import tls_contexts
 from tests.virtual import on_virtual_asyncio
 
-from .recorder import Recorder
+from .recorder import BufferedRecorder, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -276,6 +277,100 @@ async def test_a_peer_that_goes_on_sending_is_stopped() -> None:
         with contextlib.suppress(ConnectionError, TimeoutError):
             await writer.wait_closed()
     assert stopped
+
+
+async def test_abort_reads_nothing_more() -> None:
+    """Who is aborted learns that what it goes on sending is not read."""
+    stopped: list[BaseException] = []
+    aborted = threading.Event()
+
+    def talk(tls: ssl.SSLSocket) -> None:
+        tls.sendall(b"first")
+        aborted.wait()
+        try:
+            for _ in range(8):
+                tls.sendall(bytes(1_000_000))
+        except OSError as exc:
+            stopped.append(exc)
+
+    with blocking_server(talk) as port:
+        reader, writer = await connected("aiordma", port)
+        assert await reader.read(100) == b"first"
+        writer.transport.abort()
+        await writer.wait_closed()
+        aborted.set()
+        await until(lambda: bool(stopped), lambda: "nothing has failed")
+
+
+@pytest.mark.parametrize("peer", ["plain", "aiordma"])
+async def test_a_file_whose_peer_aborts(peer: str, anyio_backend: Any) -> None:
+    """An error of the caller's; plain asyncio may say that it has sent all of it."""
+    if anyio_backend[1]["use_uvloop"]:
+        pytest.skip("uvloop sends no files to transports of others")
+
+    async def serve_and_abort(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.transport.abort()
+
+    async with await serve(peer, serve_and_abort) as server:
+        _, writer = await connected("aiordma", port_of(server))
+        with tempfile.TemporaryFile() as file:
+            file.truncate(8_000_000)
+            with pytest.raises(ConnectionError):
+                await asyncio.get_running_loop().sendfile(writer.transport, file)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize("kind", [Recorder, BufferedRecorder])
+async def test_the_end_comes_after_what_the_last_data_has_scheduled(kind: Any) -> None:
+    """As outside TLS; asyncio's own TLS calls eof_received() in the callback of the last data."""
+
+    class Scheduling(kind):  # type: ignore[misc]
+        def _record_data(self, data: bytes) -> None:
+            super()._record_data(data)
+            asyncio.get_running_loop().call_soon(self.events.append, "scheduled")
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"last")
+        writer.close()
+        said.set()  # a read finds both
+
+    said = asyncio.Event()
+    context, _ = tls_contexts()
+    async with await serve("plain", say) as server:
+        made: Any = await create_connection(
+            Scheduling, LOCAL, port_of(server), ssl=context, rdma_outside_tls=True, config=NONE
+        )
+        transport, protocol = made
+        assert isinstance(transport, TlsTransport)
+        transport.pause_reading()
+        transport.write(b"?")
+        await asyncio.wait_for(said.wait(), 20)
+        transport.resume_reading()
+        await protocol.lost
+    assert protocol.events == ["made", "data", "scheduled", "eof", "lost"]
+
+
+async def test_lines_are_judged_before_any_is_sent() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(7))
+        writer.close()
+
+    async with await serve("plain", echo) as server:
+        reader, writer = await connected("aiordma", port_of(server))
+        assert isinstance(writer.transport, TlsTransport)
+        for size in (10, 70_000):
+            for bad in ("text", None, 5):
+                lines: list[Any] = [bytes(size), bad]
+                with pytest.raises(TypeError):
+                    writer.writelines(lines)
+        writer.writelines([b"one", memoryview(b"t-w-o-")[::2], bytearray(b"!")])
+        assert await reader.read() == b"onetwo!"
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_close_during_the_handshake() -> None:

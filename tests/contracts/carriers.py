@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import os
 from dataclasses import dataclass
@@ -32,9 +33,20 @@ class Functions:
 
     def __init__(self, config: Config | None = None, mode: Literal["rdma", "tcp"] | None = None) -> None:
         self.ours = config is not None
+        self._config = config
         self._settings: dict[str, Any] = (
             {"config": config} if mode is None else {"config": config, "mode": mode}
         )
+
+    def own_tls(self) -> dict[str, Any]:
+        """Options of a connection that is negotiated inside TLS and stays there, on aiordma's transport."""
+        if self._config is None:
+            return {}
+        return {
+            "rdma_outside_tls": True,
+            "config": dataclasses.replace(self._config, device="none"),
+            "mode": "auto",
+        }
 
     def __getattr__(self, name: str) -> Any:
         if not self.ours:
