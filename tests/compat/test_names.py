@@ -160,6 +160,37 @@ async def test_a_local_address_that_is_no_pair() -> None:
         await aiordma.open_connection(LOCAL, 9, local_addr=(LOCAL,))
 
 
+def path_of(stream: Any) -> object:
+    return stream.socket.stream.path
+
+
+def say_by_trio(host: str, scope: int) -> None:
+    """A connection of trio's, under `aiordma.install()`."""
+    import trio
+
+    async def main() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host=host)
+        port = listener.socket.getsockname()[1]
+
+        async def speak() -> None:
+            async with await trio.open_tcp_stream(host, port) as one:
+                assert one.socket.getpeername() == ("fe80::1", port, 0, scope)
+                assert path_of(one) == "rdma"
+                await one.send_all(b"hello")
+
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(speak)
+            async with await listener.accept() as other:
+                assert await other.receive_some() == b"hello"
+                assert await other.receive_some() == b""
+
+    aiordma.install(remember=False)
+    try:
+        trio.run(main)
+    finally:
+        aiordma.uninstall()
+
+
 async def test_a_scope_of_a_link_local_address() -> None:
     """`fe80::1%lo`, on each surface."""
     if "AIORDMA_TEST_SCOPE" not in os.environ:
@@ -197,6 +228,8 @@ async def test_a_scope_of_a_link_local_address() -> None:
             rpc.connect(host, calls.port, mode=mode) as caller,
         ):
             assert caller.path == ("tcp" if mode == "tcp" else "rdma")
+        if mode == "auto":
+            await asyncio.to_thread(say_by_trio, host, scope)
         serving, answering = await aiordma.create_datagram_endpoint(Echo, (host, 0), mode=mode)
         address = serving.get_extra_info("sockname")
         assert address[3] == scope

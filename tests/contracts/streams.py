@@ -505,6 +505,22 @@ async def drain_to_a_peer_that_has_closed(stage: Stage) -> None:
 
 
 @behaviour
+async def an_empty_write_of_a_writer_to_a_closed_peer(stage: Stage) -> None:
+    """It does nothing: what the peer has sent is read to its end."""
+    (reader, writer), (_, far) = await pair(stage)
+    far.write(b"no, thank you")
+    far.close()
+    await far.wait_closed()
+    for empty in (b"", bytearray(), memoryview(b"")):
+        writer.write(empty)
+        stage.note("drained", await outcome(writer.drain()))
+    writer.writelines([b"", b""])
+    stage.note("read", await result(reader.read()))
+    writer.close()
+    stage.note("closed", await outcome(writer.wait_closed()))
+
+
+@behaviour
 async def a_writer_that_is_aborted(stage: Stage) -> None:
     """transport.abort() of a writer: wait_closed() returns, and reads end."""
     (reader, writer), _ = await pair(stage)

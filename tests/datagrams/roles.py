@@ -49,6 +49,16 @@ async def sprayer(control: Control, port: int, size: int) -> None:
             control.say("spraying")
 
 
+async def reader(control: Control, port: int, count: int) -> None:
+    """Reads so many messages when it is told that they were sent, and says so."""
+    connection = await connect_datagram(LOCAL, port, mode="rdma")
+    await control.hear()
+    for _ in range(count):
+        await connection.receive()
+    control.say("read")
+    await anyio.sleep_forever()
+
+
 async def endpoint_echo(control: Control, port: int) -> None:
     """An endpoint that echoes everything, and reports its port."""
     async with await open_datagram_endpoint((LOCAL, port)) as endpoint, anyio.create_task_group() as tasks:

@@ -249,6 +249,23 @@ async def test_killed_peers() -> None:
             await connection.aclose()
 
 
+@pytest.mark.parametrize(("count", "end"), [(3, anyio.EndOfStream), (1, anyio.BrokenResourceError)])
+async def test_what_a_killed_reader_had_taken(count: int, end: type[Exception]) -> None:
+    """The end is in order if it had read everything, as on TCP; what was not read is an error."""
+    from aiordma.datagrams.connection import listen_datagram
+
+    async with nothing_left(), await listen_datagram(LOCAL) as listener:
+        with process("tests.datagrams.roles:reader", port=listener.port, count=count) as victim:
+            async with await listener.accept() as connection:
+                for message in (b"one", b"two", b"three"):
+                    await connection.send(message)
+                victim.say("sent")
+                assert await victim.heard() == "read"
+                victim.kill()
+                with pytest.raises(end):
+                    await connection.receive()
+
+
 async def test_many_connections_leave_nothing() -> None:
     from aiordma.datagrams.connection import connect_datagram, listen_datagram
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import gc
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -339,6 +340,90 @@ def test_one_send_after_the_peer_s_end_leaves_what_it_sent() -> None:
 
     aiordma.install()
     run(main)
+
+
+def test_what_arrived_is_read_before_a_failure() -> None:
+    """What was cut off does not look whole."""
+
+    async def main() -> None:
+        left, right = await pair()
+        async with left, right:
+            await left.send_all(b"half a mess")
+            assert await right.receive_some(4) == b"half"
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(left.send_all, bytes(64 << 20))
+                await testing.wait_all_tasks_blocked(0.01)
+                nursery.cancel_scope.cancel()
+            left.socket.stream.abort()
+            got: list[bytes] = []
+
+            async def read() -> None:
+                while not got or got[-1]:
+                    got.append(await right.receive_some())
+
+            with pytest.raises(trio.BrokenResourceError):
+                await read()
+            assert b"".join(got)[:7] == b" a mess"
+
+    aiordma.install()
+    run(main)
+
+
+def test_names_of_ipv6_have_four_fields() -> None:
+    async def main() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="::1")
+        port = listener.socket.getsockname()[1]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, echo, [listener])
+            async with await trio.open_tcp_stream("::1", port) as stream:
+                assert path_of(stream) == "rdma"
+                assert stream.socket.getpeername() == ("::1", port, 0, 0)
+                assert len(stream.socket.getsockname()) == 4
+                await stream.send_all(b"hello")
+                assert await stream.receive_some() == b"hello"
+            nursery.cancel_scope.cancel()
+
+    aiordma.install()
+    run(main)
+
+
+@pytest.mark.parametrize("how", [socket.SHUT_WR, socket.SHUT_RDWR])
+def test_a_shown_socket_that_is_shut_down(how: int) -> None:
+    """As on plain TCP: the peer reads everything, and an end."""
+
+    async def main() -> None:
+        left, right = await pair()
+        async with left, right:
+            await left.send_all(b"before")
+            left.socket.shutdown(how)
+            assert await right.receive_some() == b"before"
+            assert await right.receive_some() == b""
+            if how == socket.SHUT_WR:
+                await right.send_all(b"answer")
+                assert await left.receive_some() == b"answer"
+            with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
+                await left.send_all(b"behind it")
+
+    aiordma.install()
+    run(main)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_dropped_listener_gives_its_port_back(installed: bool) -> None:
+    async def main() -> int:
+        (listener,) = await trio.open_tcp_listeners(0, host=LOCAL)
+        port: int = listener.socket.getsockname()[1]
+        with trio.move_on_after(0.01):
+            await listener.accept()
+        return port
+
+    if installed:
+        aiordma.install()
+    port = run(main)
+    gc.collect()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((LOCAL, port))
 
 
 def test_a_cancelled_receive_has_taken_nothing() -> None:

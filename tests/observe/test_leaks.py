@@ -6,13 +6,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-from typing import TYPE_CHECKING
+import socket
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 import aiordma
 from aiordma import rpc
+from aiordma.channels import channel
 from aiordma.observe import leaks
 from aiordma.wake import origin
 from tests.health import until
@@ -153,6 +155,27 @@ async def test_a_client_and_a_listener_that_are_dropped() -> None:
         del client
         gc.collect()
         assert len(leaks.recent()) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("listen", [aiordma.listen, aiordma.listen_datagram, channel.listen])
+async def test_a_listener_that_is_dropped_gives_its_port_back(listen: Any) -> None:
+    listener = await listen(LOCAL, config=CONFIG)
+    port = listener.port
+    with anyio.move_on_after(0.01):
+        await listener.accept()
+    with pytest.warns(ResourceWarning):  # noqa: PT031
+        del listener
+        await until(lambda: gc.collect() >= 0 and is_free(port))
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        try:
+            sock.bind((LOCAL, port))
+        except OSError:
+            return False
+        return True
 
 
 @pytest.mark.anyio

@@ -14,8 +14,10 @@ import pytest
 
 import aiordma
 from aiordma import memory, rpc
+from aiordma.channels import channel
 from aiordma.config import Config
 from tests.loops import LOOPS
+from tests.pipes.channel_ends import End
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
@@ -41,6 +43,7 @@ CALLS = {
     "writer": (23, None),
     "trio sockets": (None, 102),
     "datagrams": (6, 84),
+    "channels": (3, 18),
     "calls": (10, 30),
     "memory": (14, 22),
     "tls": (66, 118),
@@ -172,6 +175,23 @@ async def _datagrams(config: Config) -> AsyncIterator[Trip]:
 
 
 @contextlib.asynccontextmanager
+async def _channels(config: Config) -> AsyncIterator[Trip]:
+    async with await channel.listen(LOCAL, config=config) as listener:
+        async with await channel.connect(LOCAL, listener.port, config=config) as client:
+            async with await listener.accept() as server:
+                assert client.path == server.path == "rdma"
+                ends = [End(each.channel, keeps_views=False) for each in (client, server)]
+
+                async def trip() -> None:
+                    for one, other in (ends, ends[::-1]):
+                        await one.send(b"", _BYTES)
+                        await other.received(1)
+                        other.messages.clear()
+
+                yield trip
+
+
+@contextlib.asynccontextmanager
 async def _calls(config: Config) -> AsyncIterator[Trip]:
     service = rpc.Service("t")
 
@@ -214,6 +234,7 @@ def _trips(surface: str) -> Any:
         "writer": _writer,
         "trio sockets": _trio,
         "datagrams": _datagrams,
+        "channels": _channels,
         "calls": _calls,
         "memory": _memory,
     }

@@ -210,6 +210,32 @@ async def test_pipes_know_no_transport_after_the_end() -> None:
         await server.wait_closed()
 
 
+async def test_a_stream_that_is_not_read_returns() -> None:
+    """Its reader holds two of its limits and has paused; it asks, and is back before it reads on."""
+    many = DATA * 16
+    async with nothing_left() as engine:
+        accepted: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        server = await aiordma.start_server(lambda r, w: accepted.append((r, w)), LOCAL, 0, mode="rdma")
+        reader, mine = await aiordma.open_connection(LOCAL, port_of(server), mode="rdma")
+        await until(lambda: bool(accepted))
+        theirs, writer = accepted[0]
+        take_off(engine, "link")
+        for each in (mine, writer):
+            await until(lambda each=each: each.get_extra_info("aiordma.path") == "tcp")  # type: ignore[misc]
+        writer.write(many)
+        assert writer.transport.get_write_buffer_size()
+        await aiordma.switch_path(mine, "rdma")
+        assert mine.get_extra_info("aiordma.path") == "rdma"
+        assert await reader.readexactly(len(many)) == many
+        await until(lambda: writer.get_extra_info("aiordma.path") == "rdma")
+        mine.write(b"answer")
+        assert await theirs.readexactly(6) == b"answer"
+        for each in (mine, writer):
+            each.close()
+            await each.wait_closed()
+        server.close()
+
+
 @pytest.mark.parametrize("asks", ["reader", "writer"])
 async def test_a_paused_transport_returns(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end that does not read asks, and is back at once; or the other, and is back when that has read."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+import aiordma
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.links.failover.leave import switch_back
 from aiordma.pipes._switchable import SwitchablePipe
 from tests.health import nothing_left, until
+from tests.loops import LOOPS
 from tests.processes import PATIENCE
+from tests.roles import LOCAL
 from tests.streams.pairs import negotiated_pair, rdma_pair, tls_contexts
 
 from .breaking import take_off
@@ -24,7 +27,6 @@ from .breaking import take_off
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import aiordma
     from aiordma.links.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +99,42 @@ async def test_a_reader_asks(surface: str, when: str, reader_is: int) -> None:
         assert await writer.receive() == b"answer"
         for stream in pair:
             await stream.aclose()
+
+
+@pytest.mark.parametrize("reader_is", [0, 1])
+async def test_a_reader_of_trio_asks(reader_is: int, anyio_backend: Any) -> None:
+    """The same of sockets of trio's, under `aiordma.install()`."""
+    if anyio_backend != LOOPS["trio"]:
+        pytest.skip("trio's surface")
+    import trio
+
+    aiordma.install(remember=False)
+    try:
+        async with nothing_left() as engine:
+            (listener,) = await trio.open_tcp_listeners(0, host=LOCAL)
+            ends: list[Any] = [None, None]
+
+            async def connect() -> None:
+                ends[0] = await trio.open_tcp_stream(LOCAL, listener.socket.getsockname()[1])
+
+            async with listener, anyio.create_task_group() as tasks:
+                tasks.start_soon(connect)
+                ends[1] = await listener.accept()
+            reader, writer = (end.socket.stream for end in (ends[reader_is], ends[1 - reader_is]))
+            async with stalled(engine, reader, writer, "before"):
+                await switch_back(pipe_of(reader))
+                assert reader.path == "rdma"
+                got = bytearray()
+                while len(got) < len(DATA):
+                    got += await ends[reader_is].receive_some()
+                assert got == DATA
+            await until(lambda: writer.path == "rdma")
+            await ends[reader_is].send_all(b"answer")
+            assert await ends[1 - reader_is].receive_some() == b"answer"
+            for end in ends:
+                await end.aclose()
+    finally:
+        aiordma.uninstall()
 
 
 @pytest.mark.parametrize("surface", SURFACES)

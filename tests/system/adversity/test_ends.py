@@ -14,7 +14,9 @@ import pytest
 
 import aiordma
 from aiordma import rpc
+from aiordma.channels import channel
 from tests.loops import LOOPS
+from tests.pipes.channel_ends import End
 from tests.processes import PATIENCE, process
 from tests.roles import LOCAL, port_of
 
@@ -107,6 +109,18 @@ async def _stream(control: Control, port: int | None) -> aiordma.RdmaStream:
     return await listener.accept()
 
 
+async def _trio(control: Control, port: int | None) -> Any:
+    import trio
+
+    aiordma.install()
+    if port is not None:
+        return await trio.open_tcp_stream(LOCAL, port)
+    (listener,) = await trio.open_tcp_listeners(0, host=LOCAL)
+    _kept.append(listener)
+    control.say(listener.socket.getsockname()[1])
+    return await listener.accept()
+
+
 async def ending(control: Control, surface: str, plan: str, how: str, port: int | None = None) -> None:
     """Writes, and ends as it is told, without closing anything. A server says its port first."""
     if surface in ("plain", "streams"):
@@ -121,12 +135,19 @@ async def ending(control: Control, surface: str, plan: str, how: str, port: int 
         await control.hear()
         for piece in PLANS[plan]:
             transport.write(piece)
+    elif surface == "channels":
+        assert port is not None
+        connected = await channel.connect(LOCAL, port)
+        _kept.append(connected)
+        await control.hear()
+        for piece in PLANS[plan]:
+            assert connected.channel.try_send(b"", piece)
     else:
-        stream = await _stream(control, port)
+        stream: Any = await (_trio if surface == "trio" else _stream)(control, port)
         _kept.append(stream)
         await control.hear()
         for piece in PLANS[plan]:
-            await stream.send(piece)
+            await (stream.send_all if surface == "trio" else stream.send)(piece)
     end(how)
 
 
@@ -238,6 +259,28 @@ async def test_on_other_loops(how: str, loop: str) -> None:
     assert await left_by("stream", "client", "head and body", how, loop) == (3100, "end")
     assert await left_by("stream", "server", "one", how, loop) == (1000, "end")
     assert await left_by("stream", "client", "many", how, loop) == (2000, "end")
+
+
+@pytest.mark.anyio
+@ROLES
+@WAYS
+async def test_sockets_of_trio(how: str, role: str) -> None:
+    assert await left_by("trio", role, "head and body", how, "trio") == (3100, "end")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@WAYS
+async def test_messages_of_a_channel(how: str, loop: str) -> None:
+    """Each arrives, and then the end shows."""
+    async with await channel.listen(LOCAL) as listener:
+        arguments = {"surface": "channels", "plan": "many", "how": how, "port": listener.port}
+        with victim_of(how, loop, arguments) as victim, anyio.fail_after(PATIENCE):
+            async with await listener.accept() as connected:
+                end_here = End(connected.channel, keeps_views=False)
+                victim.say("go")
+                await end_here.ended()
+                assert end_here.messages == PLANS["many"]
 
 
 @pytest.mark.anyio
