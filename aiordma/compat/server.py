@@ -9,6 +9,7 @@ import errno
 import functools
 import itertools
 import logging
+import operator
 import os
 import socket
 import sys
@@ -390,5 +391,9 @@ async def bind_sockets(
 
 
 def _queue(backlog: int) -> int:
-    """The length of the kernel's queue, for a program that expects so many connections in it."""
+    """The length of the kernel's queue, for a program that expects so many connections in it.
+
+    :raises TypeError: it is no integer, in the words of ``listen(2)``'s caller.
+    """
+    backlog = operator.index(backlog)
     return max(backlog, min(backlog * _QUEUE_FACTOR, _INT_MAX))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 WRONG = [1 << 31, 1 << 40, "many"]
+#: As no arithmetic takes them: what Python says of each must be the words of a socket's `listen()`.
+NO_INTEGER = ["many", "1", 1.1, None, [], b"1"]
 
 
 async def _handle(*_: object) -> None:
@@ -63,6 +65,27 @@ async def test_nothing_stays_open(made: list[socket.socket], surface: str, mode:
     at_port = [sock for sock in made if sock.type & socket.SOCK_STREAM and sock.family == socket.AF_INET]
     assert at_port
     assert [sock for sock in at_port if sock.fileno() != -1] == []
+
+
+@pytest.mark.parametrize("backlog", NO_INTEGER)
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_what_is_no_integer_is_called_so(surface: str, mode: str, backlog: Any) -> None:
+    with pytest.raises(TypeError, match="integer"):
+        await SURFACES[surface](mode=mode, backlog=backlog)
+
+
+class _Five:
+    def __index__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+async def test_an_integer_of_the_programs_own(mode: Any) -> None:
+    backlog: Any = _Five()
+    server = await aiordma.start_server(_handle, LOCAL, 0, mode=mode, backlog=backlog)
+    assert server.is_serving()
+    server.close()
 
 
 @pytest.mark.parametrize("mode", ["rdma", "tcp"])
