@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from aiordma.config import Config
     from aiordma.streams.stream import RdmaStream
 
+    from .ends import KernelProgram
+
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.parametrize("anyio_backend", [pytest.param("asyncio", id="asyncio")]),
@@ -44,6 +46,8 @@ pytestmark = [
 KILLS = int(os.environ.get("AIORDMA_VM_SMC_KILLS", "50"))
 #: Seconds of traffic at most before a process is killed.
 TRAFFIC = 0.3
+#: Clients of a server, of which one must get a connection.
+ATTEMPTS = 5
 
 
 @pytest.fixture
@@ -87,6 +91,20 @@ async def killed(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+async def begun(clients: KernelProgram) -> int:
+    """The process of a client that has a connection. The kernel gives up one that gets no Accept within six
+    seconds, as a busy machine may have it: the server must take the next."""
+    said = []
+    for _ in range(ATTEMPTS):
+        await clients.say("one")
+        with anyio.fail_after(PATIENCE):
+            said.append(await clients.line())
+        if not said[-1].startswith("end"):
+            return int(said[-1])
+        print("a client:", said[-1])
+    raise AssertionError(f"the server took none of them: {said}")
+
+
 async def test_a_kernels_server(config: Config) -> None:
     async with kernel_server("forks") as server:
         for _ in range(KILLS):
@@ -108,10 +126,9 @@ async def test_a_kernels_client(config: Config) -> None:
     ):
         assert await clients.line() == "ready"
         for _ in range(KILLS):
-            await clients.say("one")
+            pid = await begun(clients)
             stream = await listener.accept()
             assert stream.path == "rdma"
-            pid = int(await clients.line())
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(killed, pid)
                 with anyio.fail_after(PATIENCE):
@@ -120,7 +137,8 @@ async def test_a_kernels_client(config: Config) -> None:
                             await stream.send(await stream.receive())
             stream.abort()
         async with kernel_program("client", THERE, HERE, str(OUR_PORT), "100000") as client:
-            stream = await listener.accept()
+            with anyio.fail_after(PATIENCE):
+                stream = await listener.accept()
             with contextlib.suppress(anyio.EndOfStream):
                 while True:
                     await stream.send(await stream.receive())
@@ -154,11 +172,10 @@ async def test_a_server_of_this_end(config: Config) -> None:
         for _ in range(KILLS):
             with process("tests.vm.smc.roles:server", host=HERE, port=OUR_PORT) as server:
                 assert await server.heard() == "ready"
-                await clients.say("one")
+                await begun(clients)
                 path, peer = await server.heard()
                 assert path == "rdma"
                 assert peer.startswith("SMC-R")
-                int(await clients.line())
                 await anyio.sleep(random.uniform(0, TRAFFIC))  # the instant is the point
                 server.kill()
             with anyio.fail_after(PATIENCE):
