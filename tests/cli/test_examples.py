@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -74,7 +75,8 @@ def each_command() -> list[tuple[str, click.Command]]:
 
 @pytest.mark.parametrize(("name", "command"), each_command(), ids=lambda value: value)
 def test_each_help_has_an_example_and_explains_its_options(name: str, command: click.Command) -> None:
-    text = command.help or ""
+    # Before Python 3.13, each line of a docstring is indented as it is in the source.
+    text = inspect.cleandoc(command.help or "")
     assert re.search(rf"^ +.*\baiordma {name}\b", text.replace("--pid 4711 ", ""), re.MULTILINE)
     options = [each for each in command.params if isinstance(each, click.Option)]
     assert [each.name for each in options if not each.help] == []

@@ -80,10 +80,12 @@ def status() -> None:
 @smcr.command()
 @click.option("--group", help="Members of this group may use it; default: root alone.")
 def unit(group: str | None) -> None:
-    """Print a unit of systemd that enables it at each boot.
+    """Print a unit of systemd that enables it at each boot. Services that need it start after it.
 
-    As root: aiordma smcr unit > /etc/systemd/system/aiordma-smcr.service, then systemctl enable --now
-    aiordma-smcr. Services that need it start after it.
+    \b
+    Example, as root:
+      aiordma smcr unit --group rdma > /etc/systemd/system/aiordma-smcr.service
+      systemctl enable --now aiordma-smcr
     """
     click.echo(setup.unit(f"{shlex.quote(sys.executable)} -m aiordma", group), nl=False)
 
