@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 
@@ -33,12 +34,10 @@ def test_a_process_is_read_with_all_its_threads() -> None:
 
 
 def test_a_process_that_has_ended_cannot_be_read() -> None:
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
+    child = subprocess.Popen(["true"])
+    child.wait()
     with pytest.raises(FileNotFoundError):
-        read_process(child)
+        read_process(child.pid)
 
 
 def test_a_process_without_an_engine_has_no_counts() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import aiordma
 from aiordma import rpc
-from tests.world import DEVICE
+from tests.world import DEVICE, pyverbs_is_here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +100,7 @@ def test_json_keeps_its_schema() -> None:
         assert report["verdict"].startswith("RDMA works" if report["ok"] else "RDMA does not work")
 
 
+@pyverbs_is_here
 def test_a_pyverbs_that_this_environment_does_not_see() -> None:
     done = run(before=HIDDEN, AIORDMA_VERBS="pyverbs")
     assert (done.returncode, done.stderr) == (1, "")

@@ -276,7 +276,7 @@ def test_a_script_without_a_first_line_is_the_shell_s(tmp_path: Path) -> None:
         ("import sys; sys.exit('told')", 1, "told\n"),
         ("def fail():\n    raise OSError('mine')\nfail()", 1, "OSError: mine\n"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", -2, "KeyboardInterrupt\n"),
-        ("this is no Python", 1, "SyntaxError: invalid syntax\n"),
+        ("x = ", 1, "SyntaxError: invalid syntax\n"),
     ],
 )
 def test_its_end_is_the_command_s(tmp_path: Path, code: str, status: int, ends_with: str) -> None:
