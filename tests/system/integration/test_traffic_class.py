@@ -145,7 +145,8 @@ def test_packets(loop: str, tmp_path: Path) -> None:
     with process(f"{__name__}:everything", loop, env, urgent=URGENT, bulk=BULK) as both:
         assert both.hear() == "done"
     seen: dict[str, set[int]] = {}
-    fields = ("infiniband.bth.opcode", "ip.dsfield.dscp")
+    # The address is IPv6's where there is loopback only.
+    fields = ("infiniband.bth.opcode", "ip.dsfield.dscp", "ipv6.tclass.dscp")
     for line in tshark(capture, "-T", "fields", *[part for field in fields for part in ("-e", field)]):
         opcode, dscp = map(int, line.split())
         seen.setdefault("UD" if opcode >> 5 == 3 else "RC", set()).add(dscp)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
-from typing import Any
+from pathlib import Path
 
+from aiordma.verbs import softlib
 from tests import program
-
-NAME = "libsoftdev.so"
 
 
 def main(library: str, *arguments: str) -> None:
-    class Library(ctypes.CDLL):
-        def __init__(self, name: str | None, *given: Any, **more: Any) -> None:
-            super().__init__(library if name and name.endswith(NAME) else name, *given, **more)
-
-    ctypes.CDLL = Library  # type: ignore[misc]  # for who loads it, when aiordma is imported
+    # Both bindings of verbs load what is found here, and not before the first engine.
+    softlib.locate = lambda: Path(library)
     program.main(*arguments)
 
 
