@@ -109,7 +109,7 @@ ready: ## what all parts of .ci/run need
 
 # The example proxy runs as plain Python, too; its scanner is several times faster when compiled.
 .venv/.examples: .venv/.built examples/proxy/scan.py examples/proxy/scan.pxd
-	@cd examples && ../$(PY) -m Cython.Build.Cythonize -i -q proxy/scan.py
+	@cd examples && "$(CURDIR)/$(PY)" -m Cython.Build.Cythonize -i -q proxy/scan.py
 	@touch $@
 
 # ---- checks ------------------------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ docs: install .venv/.deps-docs ## docs/_build/html; a warning is an error
 
 # The panels' queries on what a program exports meanwhile: Grafana itself is in no registry that this needs.
 dashboard-picture: install ## docs/howto/dashboard.svg, from a run of a minute
-	cd examples/grafana && ../../$(PY) picture.py ../../docs/howto/dashboard.svg 60
+	cd examples/grafana && "$(CURDIR)/$(PY)" picture.py ../../docs/howto/dashboard.svg 60
 
 # What commands show, on a terminal; and the bars of the README, from committed results. On a quiet machine.
 screens: install ## docs/screens/*.svg, docs/first-look.svg: what the README shows (half a minute)
