@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from tests.roots.root import ROOT, Failed, Root, copy_tree, need_root
+from tests.roots.root import ROOT, Failed, Root, copy_tree, make_clone, need_root
 from tests.wheels.check import program
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ def check(release: str, selection: list[str], workers: str, version: str) -> str
     :param version: as for :func:`wheels`. Another Python than the release's own has no pyverbs.
     :raises Failed: something failed.
     """
-    root = Root(release, *packages_of(version))
+    root = Root(release, "git", *packages_of(version))
     copy_tree(root.tree)
+    make_clone(root.tree)
     began = time.monotonic()
     interpreter = f"/usr/bin/python{version}"
     forget_another(root.tree / ".venv", interpreter)

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 #: Where the tree is inside, and what a build leaves there.
 TREE = "/aiordma"
-MADE = {".venv", "build", "dist"}
+MADE = {".git", ".venv", "build", "dist"}
 
 
 class Failed(Exception):
@@ -41,6 +41,14 @@ def copy_tree(to: Path) -> None:
         if not target.exists() or target.stat().st_mtime != source.stat().st_mtime:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
+
+
+def make_clone(tree: Path) -> None:
+    """Make a copy of the tree a clone, as some of its tests want it: one commit of all that is in it."""
+    git = ("git", "-C", str(tree), "-c", "user.name=tests", "-c", "user.email=tests@localhost")
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "--all"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "--no-verify", "-m", "the tree"], check=True)
 
 
 def _is_made(name: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.roots import distros, root
-from tests.roots.root import HERE, ROOT, copy_tree
+from tests.roots.root import HERE, ROOT, copy_tree, make_clone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,18 +27,36 @@ def test_the_copy_of_the_tree_follows_it_and_keeps_what_was_built(
     built = there / ".venv" / "bin" / "python"
     built.parent.mkdir(parents=True)
     built.touch()
+    make_clone(there)
     (here / "package" / "two.py").write_text("changed")
     monkeypatch.setattr(root, "tracked", lambda: ["package/two.py"])
     copy_tree(there)
     assert (there / "package" / "two.py").read_text() == "changed"
     assert not (there / "package" / "one.py").exists()
     assert built.exists()
+    assert (there / ".git" / "HEAD").exists()
     monkeypatch.setattr(root, "tracked", lambda: ["package/one.py", "package/two.py"])
     copy_tree(there)
     copied = (there / "package" / "one.py").stat()
     assert copied.st_mtime == (here / "package" / "one.py").stat().st_mtime, "a build would run again"
     copy_tree(there)
     assert (there / "package" / "one.py").stat().st_ino == copied.st_ino
+
+
+def test_the_copy_is_a_clone(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("/build/\n")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "made").touch()
+    (tmp_path / "one.py").write_text("1")
+    for content in ("1", "2"):
+        (tmp_path / "one.py").write_text(content)
+        make_clone(tmp_path)
+        make_clone(tmp_path)
+    git = ("git", "-C", str(tmp_path))
+    listed = subprocess.run([*git, "ls-files"], capture_output=True, text=True, check=True).stdout
+    assert listed.split() == [".gitignore", "one.py"]
+    last = subprocess.run([*git, "show", "HEAD:one.py"], capture_output=True, text=True, check=True).stdout
+    assert last == "2"
 
 
 def test_an_environment_of_another_python_is_made_anew(tmp_path: Path) -> None:
