@@ -103,6 +103,8 @@ class _Attempt:
         #: The SYN of that connection has asked, and what the SYN-ACK says; None: nothing.
         self._asked: smc_option.Question | None = None
         self._said: SynOption | None = None
+        #: The server of that connection has granted rings to this end: it negotiates.
+        self._has_granted = False
         #: Where servers of this host expect this client.
         self._ports: list[int] = []
 
@@ -141,7 +143,7 @@ class _Attempt:
             options = self._options
             peer = Peer(host, port, options.config, self._candidates, tls=options.tls is not None)
             # An echo of this end's own option says nothing.
-            peer.is_aiordma = self._said is not None and self._said.in_answer
+            peer.is_aiordma = self._has_granted or (self._said is not None and self._said.in_answer)
             async with peer.known():
                 return await self._negotiate_or_fall_back(engine, peer)
         finally:
@@ -180,11 +182,13 @@ class _Attempt:
                 break
         else:
             return None
+        self._has_granted = True
         await self._give_way()
         now = self.waker.now
         began = now()
         await self._ask()
         if self._asked is not None and (self._is_kernel or self._is_plain):
+            self._has_granted = False
             return None  # it has become another one
         sock = await self._connect_tcp()
         took, patience = now() - began, self._options.config.server_first_wait_ms / 2000 or _STALLED_S

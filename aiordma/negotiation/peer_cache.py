@@ -258,7 +258,7 @@ class Peer:
         self, host: str, port: int, config: Config, candidates: list[Candidate], *, tls: bool
     ) -> None:
         self._key, self._config, self._candidates = (host, port, tls), config, candidates
-        #: Its SYN-ACK says so: that counts more than what is known of earlier ones.
+        #: Its SYN-ACK says so, or it has granted rings: that counts more than what is known of earlier ones.
         self.is_aiordma = False
 
     @property
@@ -267,8 +267,12 @@ class Peer:
         return announces_itself(self._candidates)
 
     def known(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Around a connection attempt: see :func:`ask_alone`."""
-        return contextlib.nullcontext() if is_known(self._key) else ask_alone(self._key)
+        """Around a connection attempt: see :func:`ask_alone`.
+
+        One that is known by itself waits for nobody: its TCP connection may be open, and a server takes a
+        client that is silent for long for a plain one.
+        """
+        return contextlib.nullcontext() if self.is_aiordma or is_known(self._key) else ask_alone(self._key)
 
     def plain_reason(self) -> FallbackReason | None:
         """Why it counts as a plain one now, None when it is to be asked."""

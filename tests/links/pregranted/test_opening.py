@@ -13,6 +13,7 @@ from aiordma.compat.connection import open_connection, start_server
 from aiordma.config import Config
 from aiordma.links import engine as engines
 from aiordma.negotiation import connect as connecting
+from aiordma.negotiation import peer_cache
 from aiordma.negotiation.tcp_connect import connect_tcp
 from tests.cancelling import at_await, at_turn
 from tests.health import check_echo, check_end, descriptors, nothing_left, until
@@ -121,6 +122,23 @@ async def test_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
                     tasks.start_soon(one, 100 * turn + number)
         assert at_once >= 4
         assert len(known.granter) <= known.engine.config.tickets
+
+
+async def test_with_no_ring_left_it_waits_for_no_other_client_to_find_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its TCP connection is open, and the server would take the silent client for a plain one."""
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+        monkeypatch.setattr(known.engine, "open_early", lambda *_: None)
+        peer_cache.forget()
+        # Of many that begin at once, the first has its link, and so the rings, before it has its answer.
+        async with peer_cache.ask_alone((LOCAL, listener.port, False)):
+            with anyio.fail_after(30):
+                async with await aiordma.connect(LOCAL, listener.port, config=SOFT) as stream:
+                    assert stream.path == "rdma"
+                    await check_echo(stream)
+                    await check_end(stream)
+        assert listener.statistics().tcp == 0
 
 
 async def test_with_a_window_of_one_message() -> None:
