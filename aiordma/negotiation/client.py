@@ -38,6 +38,10 @@ __all__ = ["ClientNegotiation", "PlainPeerFound", "receive_or_connect"]
 _CONNECTING_S = 0.05
 
 
+def _never() -> bool:
+    return False
+
+
 class PlainPeerFound(Exception):
     """The peer does not negotiate; ``carrier`` is a new connection to it, if there is one already.
 
@@ -72,6 +76,8 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
         self._connect_again, self._head_start_s = connect_again, head_start_s
         #: When it began to wait for the peer's first answer, by the loop's clock; None: it does not wait.
         self.waits_since: float | None = None
+        #: Whether a link to this server is up now.
+        self.is_linked: Callable[[], bool] = _never
         self._first_contact = True
 
     async def begin(self) -> None:
@@ -106,7 +112,13 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
     async def _wait_with_head_start(self, connect: Callable[[], Awaitable[Carrier]]) -> None:
         seconds = head_start_s(self.io.sock, self._head_start_s * 1000)
         self.waits_since = self.io.now()
-        events, plain = await receive_or_connect(self.io, self.handshake, seconds, connect)
+        events = await self.io.receive(self.handshake, self.waits_since + seconds)
+        plain: Carrier | None = None
+        if not events and self.is_linked():
+            # It is busy: a plain connection would come to the same program, and wait there as long.
+            events = await self.io.receive(self.handshake)
+        elif not events:
+            events, plain = await receive_or_connect(self.io, self.handshake, 0.0, connect)
         self.waits_since = None
         if plain is not None:
             raise PlainPeerFound(f"it did not answer within {seconds * 1000:.0f} ms", plain)

@@ -208,6 +208,11 @@ class _Attempt:
         self._spare = sock  # as it was: the negotiation takes place on it
         return None
 
+    def _is_linked(self, engine: Engine) -> bool:
+        """Whether a link to this server is up, over which it has granted rings."""
+        wanted, servers = self._options.config.traffic_class, engine.early_servers
+        return any((show(sockaddr), wanted) in servers for _, sockaddr in self._candidates)
+
     async def _give_way(self) -> None:
         """The checkpoint of a connect that waits for no answer."""
         waker = self.waker
@@ -302,6 +307,7 @@ class _Attempt:
         negotiation = ClientNegotiation(
             await self._connect(), self._options, self._kind, engine, self._connect, head_start_s
         )
+        negotiation.is_linked = lambda: self._is_linked(engine)
         try:
             result = await negotiation.run()
         except PlainPeerFound as found:

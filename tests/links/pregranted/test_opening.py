@@ -20,6 +20,7 @@ from tests.health import check_echo, check_end, descriptors, nothing_left, until
 from tests.negotiation.serving import serving
 from tests.processes import process
 from tests.roles import LOCAL, echo
+from tests.virtual import in_virtual_time
 from tests.world import DEVICE
 
 from .known import forbid_asking, get_known, known_peer
@@ -139,6 +140,25 @@ async def test_with_no_ring_left_it_waits_for_no_other_client_to_find_out(
                     await check_echo(stream)
                     await check_end(stream)
         assert listener.statistics().tcp == 0
+
+
+@in_virtual_time
+async def test_a_busy_server_is_no_plain_one_while_its_link_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers long after the head start: nothing is opened beside the connection meanwhile."""
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+        monkeypatch.setattr(known.engine, "open_early", lambda *_: None)
+        answer, accepted = known.engine.answer, listener.statistics().accepted
+
+        async def late(*arguments: Any) -> Any:
+            await anyio.sleep(4)
+            return await answer(*arguments)
+
+        monkeypatch.setattr(known.engine, "answer", late)
+        async with await aiordma.connect(LOCAL, listener.port, config=SOFT) as stream:
+            assert stream.path == "rdma"
+            await check_echo(stream)
+            await check_end(stream)
+        assert listener.statistics().accepted == accepted + 1
 
 
 async def test_with_a_window_of_one_message() -> None:
