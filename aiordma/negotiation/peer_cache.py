@@ -269,8 +269,8 @@ class Peer:
     def known(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Around a connection attempt: see :func:`ask_alone`.
 
-        One that is known by itself waits for nobody: its TCP connection may be open, and a server takes a
-        client that is silent for long for a plain one.
+        Where the server has said what it is, the attempt waits for no other: its TCP connection may be open,
+        and to a server a client that is silent for long is a plain one.
         """
         return contextlib.nullcontext() if self.is_aiordma or is_known(self._key) else ask_alone(self._key)
 
