@@ -14,6 +14,8 @@ __all__ = ["memory_limit"]
 MEMBERSHIP, MOUNT = "/proc/self/cgroup", "/sys/fs/cgroup"
 #: What version 1 has in place of no limit is just below that: the largest multiple of a page.
 _UNLIMITED = 1 << 62
+#: Bytes that are read at a time.
+_PART = 4096
 
 
 def memory_limit(membership: str = MEMBERSHIP, mount: str = MOUNT) -> int | None:
@@ -29,11 +31,7 @@ def memory_limit(membership: str = MEMBERSHIP, mount: str = MOUNT) -> int | None
 
 
 def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return [line for line in file.read().splitlines() if line.count(":") >= 2]
-    except OSError:
-        return []
+    return [line for line in _text(path).splitlines() if line.count(":") >= 2]
 
 
 def _upwards(mount: str, path: str, name: str) -> list[int]:
@@ -44,8 +42,18 @@ def _upwards(mount: str, path: str, name: str) -> list[int]:
 
 
 def _text(path: str) -> str:
+    """What the kernel says in a file that is on no disk, so that reading cannot block.
+
+    It may be read by an event loop, where the first connection is what imports aiordma. The descriptor says
+    so, too: what looks for blocking calls in a program's loop (blockbuster) asks it.
+    """
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(64).strip()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, _PART), b"")).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

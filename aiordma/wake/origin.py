@@ -15,7 +15,7 @@ Origin = tuple[tuple["CodeType", int], ...]
 """Innermost first: what runs, and its line."""
 
 #: This package.
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
+_OWN = os.path.dirname(os.path.dirname(__file__)) + "/"
 #: What is between a program and its coroutines.
 _MACHINERY = frozenset({"asyncio", "anyio", "trio", "uvloop", "contextlib", "selectors", "threading"})
 
