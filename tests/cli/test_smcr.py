@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import configparser
+import os
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,6 +69,62 @@ def test_a_failure_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) 
     assert result.exit_code == 1
     assert done == ["mount", "umount2"]
     assert not place.parent.exists()
+
+
+def test_cgroups_need_not_be_mounted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under ``ip netns exec``: they are for the moment that it takes."""
+    calls: list[tuple[str, object]] = []
+    attached: list[str] = []
+
+    class Program:
+        def __init__(self, cgroup: str) -> None:
+            assert calls[-1] == ("mount", b"cgroup2")
+            attached.append(cgroup)
+
+        def keep(self, map_path: str, link_path: str) -> None:
+            Path(map_path).touch()
+
+        def close(self) -> None:
+            pass
+
+    def libc(function: str, *arguments: object) -> None:
+        calls.append((function, arguments[2] if function == "mount" else None))
+
+    def find_cgroup() -> Path:
+        raise LookupError("not mounted")
+
+    monkeypatch.setattr(setup, "find_cgroup", find_cgroup)
+    monkeypatch.setattr(setup, "_libc", libc)
+    monkeypatch.setattr(setup, "SynProgram", Program)
+    monkeypatch.setattr(setup, "bounds", lambda: "seen nowhere else")
+    result = run("enable")
+    assert result.exit_code == 0, result.output
+    assert calls == [("mount", b"bpf"), ("mount", b"cgroup2"), ("umount2", None)]
+    assert not Path(attached[0]).exists()
+    assert "note: seen nowhere else" in result.output
+
+
+def test_a_group_that_is_none_is_named_before_anything_happens(place: Path) -> None:
+    result = run("enable", "--group", "no-such-group")
+    assert result.exit_code == 1
+    assert "there is no group no-such-group" in result.output
+    assert "groupadd --system no-such-group" in result.output
+    assert not place.parent.exists()
+
+
+def test_who_may_use_it_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: str) -> int:
+        raise PermissionError
+
+    place.parent.mkdir()
+    place.touch()
+    monkeypatch.setattr(setup, "open_pinned", closed)
+    for number, said in (0, "root alone"), (os.getegid() or 4, "group"):
+        monkeypatch.setattr(
+            Path, "stat", lambda *_, n=number, **__: SimpleNamespace(st_gid=n, st_mode=0o100660)
+        )
+        text = run("status").output
+        assert f"not open to this user: it is for {'' if not number else 'the '}{said}" in text
 
 
 @pytest.mark.usefixtures("place")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -48,8 +49,10 @@ def enable(group: str | None, cgroup: Path | None) -> None:
       aiordma smcr enable                           for root alone
       aiordma smcr enable --group rdma              for the members of a group
     """
-    _run(lambda: setup.enable(cgroup or setup.find_cgroup(), group))
+    _run(lambda: setup.enable(cgroup, group))
     click.echo(f"SMC's TCP option is on: {setup.MAP}")
+    if bounds := setup.bounds():
+        click.echo(f"note: {bounds}", err=True)
 
 
 @smcr.command()
@@ -94,4 +97,7 @@ def _run(step: Callable[[], None]) -> None:
     try:
         step()
     except (OSError, LookupError) as error:
-        raise click.ClickException(str(error)) from error
+        what = (
+            f"{error}: run it as root" if isinstance(error, PermissionError) and os.geteuid() else str(error)
+        )
+        raise click.ClickException(what) from error

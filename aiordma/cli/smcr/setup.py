@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import grp
 import os
 import re
 import shlex
-import shutil
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...negotiation.smc_map import PINNED_AT
 from ...negotiation.sockops import SynProgram, open_pinned
 
-__all__ = ["MAP", "disable", "enable", "find_cgroup", "obstacles", "problem", "unit"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MAP", "bounds", "disable", "enable", "find_cgroup", "obstacles", "problem", "unit"]
 
 MAP = Path(PINNED_AT)
 """The map's name."""
@@ -55,29 +60,81 @@ def find_cgroup() -> Path:
     raise LookupError("cgroup version 2 is not mounted: mount -t cgroup2 none /sys/fs/cgroup")
 
 
-def enable(cgroup: Path, group: str | None) -> None:
+@contextlib.contextmanager
+def _root() -> Iterator[Path]:
+    """The root of cgroup version 2. Where it is not mounted (``ip netns exec`` mounts /sys anew), it is for a
+    moment. What is attached to it stays.
+
+    :raises OSError: it cannot be mounted, either.
+    """
+    try:
+        yield find_cgroup()
+        return
+    except LookupError:
+        place = tempfile.mkdtemp(prefix="aiordma-cgroup2-")
+    try:
+        _libc("mount", b"none", os.fsencode(place), b"cgroup2", 0, None)
+        try:
+            yield Path(place)
+        finally:
+            _libc("umount2", os.fsencode(place), _DETACH)
+    finally:
+        os.rmdir(place)
+
+
+def enable(cgroup: Path | None, group: str | None) -> None:
     """Load the program, attach it to the processes below ``cgroup``, and keep it.
 
+    :param cgroup: None: all processes.
     :param group: whose members may use it; None: root alone.
     :raises FileExistsError: that is so already. :raises OSError: no privilege, or an older kernel.
     :raises LookupError: there is no such group.
     """
     if MAP.exists():
-        raise FileExistsError(f"{MAP} is there: the host is set up")
+        raise FileExistsError(
+            f"{MAP} is there: the host is set up; to set it up otherwise, aiordma smcr disable first"
+        )
+    gid = None if group is None else _number_of(group)
     MAP.parent.mkdir(mode=0o755, exist_ok=True)
     _mount(MAP.parent)
     try:
-        program = SynProgram(str(cgroup))
-        try:
-            program.keep(str(MAP), str(MAP.with_name("link")))
-        finally:
-            program.close()
-        if group is not None:
-            shutil.chown(MAP, group=group)
+        with _root() if cgroup is None else contextlib.nullcontext(cgroup) as place:
+            program = SynProgram(str(place))
+            try:
+                program.keep(str(MAP), str(MAP.with_name("link")))
+            finally:
+                program.close()
+        if gid is not None:
+            os.chown(MAP, -1, gid)
             MAP.chmod(0o660)
     except BaseException:
         disable()
         raise
+
+
+def _number_of(group: str) -> int:
+    """:raises LookupError: there is none."""
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise LookupError(
+            f"there is no group {group}: name one of the user whose programs use it (id -gn), or make it: "
+            f"groupadd --system {group}, and usermod -aG {group} USER"
+        ) from None
+
+
+def bounds() -> str:
+    """Where the set-up that this process has made is not seen, in words; empty: nowhere."""
+    try:
+        own, of_host = (os.readlink(f"/proc/{process}/ns/mnt") for process in ("self", "1"))
+    except OSError:
+        return ""
+    if own == of_host:
+        return ""
+    return (
+        "this command has mounts of its own (ip netns exec, a container): programs beside it do not find the "
+        "map, which ends with it. On the host, or by nsenter --net, it is for all"
+    )
 
 
 def disable() -> None:
@@ -95,14 +152,32 @@ def disable() -> None:
 def problem() -> str:
     """Why this user's programs cannot use it, in words; empty: they can."""
     if not os.path.lexists(MAP):
-        return "the host is not set up (aiordma smcr enable, as root)"
+        return (
+            f"the host is not set up (aiordma smcr enable, as root), or {MAP.parent} is not among the mounts "
+            "of this process (a container, ip netns exec)"
+        )
     try:
         os.close(open_pinned(str(MAP)))
     except OSError as error:
         if isinstance(error, PermissionError):
-            return f"{MAP} is not open to this user (aiordma smcr enable --group)"
+            return f"{MAP} is not open to this user: {_who_may()}"
         return str(error)
     return ""
+
+
+def _who_may() -> str:
+    """Who may open the map, and what others can do."""
+    again = "aiordma smcr disable, then enable --group with a group of this user, as root"
+    number = MAP.stat().st_gid
+    if number == 0:
+        return f"it is for root alone ({again})"
+    try:
+        name = grp.getgrgid(number).gr_name
+    except KeyError:  # a container has other names
+        name = str(number)
+    if number in (os.getegid(), *os.getgroups()):  # something else forbids it
+        return f"it is for the group {name}, and bpf(2) is refused: CAP_BPF, or a filter of system calls"
+    return f"it is for the group {name}: usermod -aG {name} USER and a new login, or {again}"
 
 
 def obstacles() -> list[str]:
@@ -111,16 +186,21 @@ def obstacles() -> list[str]:
     release = os.uname().release
     if (version := _version(release)) is not None and version < _LEAST_LINUX:
         found.append(f"Linux {release} is too old for SMC's TCP option: it takes 5.10")
-    try:
-        find_cgroup()
-    except (OSError, LookupError) as error:
-        found.append(str(error))
+    if not _has_cgroups():
+        found.append("this kernel has no cgroup version 2 (cgroup2 in /proc/filesystems)")
     if os.geteuid() == 0 and (missing := _missing_capabilities()):
         found.append(
             f"root has no {', '.join(missing)} here (in a container, perhaps): run aiordma smcr enable on "
             f"the host, and give containers {MAP.parent}"
         )
     return found
+
+
+def _has_cgroups() -> bool:
+    try:
+        return "cgroup2" in Path("/proc/filesystems").read_text(encoding="utf-8").split()
+    except OSError:
+        return True
 
 
 def _version(release: str) -> tuple[int, ...] | None:

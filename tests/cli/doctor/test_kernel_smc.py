@@ -109,18 +109,14 @@ class _Uname(NamedTuple):
 def test_what_setting_it_up_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AIORDMA_SMCR", "auto")
     monkeypatch.setattr(setup, "MAP", tmp_path / "map")
-    monkeypatch.setattr(setup, "find_cgroup", lambda: tmp_path)
+    monkeypatch.setattr(setup, "_has_cgroups", lambda: True)
     monkeypatch.setattr(setup, "_missing_capabilities", list)
     assert setup.obstacles() == []
     assert "aiordma smcr enable" in kernel_smc().text
     monkeypatch.setattr(os, "uname", lambda: _Uname("5.4.0-generic"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(setup, "_missing_capabilities", lambda: ["CAP_BPF"])
-
-    def none() -> Path:
-        raise LookupError("no cgroup")
-
-    monkeypatch.setattr(setup, "find_cgroup", none)
+    monkeypatch.setattr(setup, "_has_cgroups", lambda: False)
     found = kernel_smc()
     assert found.state == "ok"  # nobody has to have it
     for text in "5.4.0-generic is too old", "no cgroup", "no CAP_BPF", "containers":
