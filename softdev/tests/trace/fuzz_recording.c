@@ -1,4 +1,4 @@
-/* libFuzzer: for any file, reading, explaining, printing and exporting stay inside it.
+/* libFuzzer: for any file, reading, explaining, counting, printing and exporting stay inside it.
  *
  * A recording has 70 MB, most of them never written. The input is laid out as its parts that matter: the header, the
  * headers of four rings, and records, of which each ring has an equal share and beyond its share the same again. */
@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "trace/explain/rates.h"
+#include "trace/meter/meter.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -18,6 +19,7 @@ enum {
 struct input {
     const uint8_t *data;
     size_t size;
+    unsigned part;
 };
 
 static void copy(const struct input *in, size_t at, void *to, size_t length)
@@ -37,14 +39,17 @@ static bool fetch(void *file, uint64_t offset, void *to, size_t length)
         return offset + length <= RINGS_AT;
     }
     if (offset < trace_ring_offset(0)) {
-        const size_t ring = (size_t)(offset - TRACE_HEADER_BYTES) / sizeof(struct trace_ring);
+        /* One, or all: whole ones. */
+        for (size_t done = 0; done + sizeof(struct trace_ring) <= length; done += sizeof(struct trace_ring)) {
+            const size_t ring = (size_t)(offset + done - TRACE_HEADER_BYTES) / sizeof(struct trace_ring);
+            struct trace_ring header = {0};
 
-        memset(to, 0, length);
-        if (ring < USED && length == sizeof(struct trace_ring)) {
-            struct trace_ring header;
-            copy(in, RINGS_AT + ring * sizeof header, &header, sizeof header);
-            header.head %= 300000; /* as many as may be, but no more */
-            memcpy(to, &header, sizeof header);
+            if (ring < USED) {
+                copy(in, RINGS_AT + ring * sizeof header, &header, sizeof header);
+                header.head %= 300000;    /* as many as may be, but no more */
+                header.head >>= in->part; /* of a file that grows */
+            }
+            memcpy((char *)to + done, &header, sizeof header);
         }
         return true;
     }
@@ -61,9 +66,32 @@ static bool fetch(void *file, uint64_t offset, void *to, size_t length)
     return true;
 }
 
+/* As a whole, and as a file that is read on while it grows. */
+static void count(FILE *to, const struct trace_recording *recording, const struct findings *findings,
+                  struct input *in)
+{
+    struct follower follower;
+    struct meter whole, *meters[] = {&whole};
+
+    if (meter_tell(&whole, recording)) {
+        meters_print(to, meters, 1);
+        meters_print_findings(to, findings);
+    }
+    meter_free(&whole);
+    if (!follow_begin(&follower, fetch, in)) {
+        meters[0] = &follower.meter;
+        for (in->part = 3; in->part > 0; in->part--)
+            follow(&follower, false);
+        meters_print(to, meters, 1);
+        follow(&follower, true);
+        meters_print(to, meters, 1);
+    }
+    follow_free(&follower);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct input in = {data, size};
+    struct input in = {.data = data, .size = size};
     struct trace_recording recording;
     struct story story;
     struct findings findings = {0};
@@ -82,7 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         explain(&findings, &story, 1, 1);
         explain_print(to, &findings);
         rates_print(to, &story, story.end, UINT64_MAX);
-        rates_metrics(to, &story, 1);
+        count(to, &recording, &findings, &in);
         timeline(to, &story, 1);
         fclose(to);
         free(text);

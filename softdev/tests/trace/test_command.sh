@@ -33,8 +33,10 @@ done
 has '^  0x[0-9a-f]* RC ' "$here/out"
 has 'doorbells/s' "$here/out"
 "$tool" --metrics >"$here/out"
-has '^softdev_sends_total{pid="[0-9]*",program=".*",qp="0x[0-9a-f]*",peer="[0-9a-f.:]*"} [1-9]' "$here/out"
-has '^softdev_errors{.*} 1$' "$here/out"
+has '^softdev_process_info{pid="[0-9]*",program=".*receive_too_small",host=".*"} 1$' "$here/out"
+has '^softdev_sends_total{pid="[0-9]*",device="soft0",qp="0x[0-9a-f]*",peer="[0-9a-f.:]*"} [1-9]' "$here/out"
+has '^softdev_completion_errors_total{.*,status="REM_INV_REQ_ERR"} 1$' "$here/out"
+has '^softdev_findings{pid="[0-9]*",name="receive-too-small",severity="failed"} [1-9]' "$here/out"
 "$tool" --timeline >"$here/out"
 has '"ph":"X".*"name":"SEND".*"status":"REM_INV_REQ_ERR"' "$here/out"
 if command -v python3 >/dev/null; then

@@ -22,8 +22,6 @@ bool rates_of(struct rates *rates, const struct story *story, uint64_t now, uint
 void rates_free(struct rates *rates);
 /* A table for people. */
 void rates_print(FILE *to, const struct story *story, uint64_t now, uint64_t window);
-/* The text format of Prometheus. */
-void rates_metrics(FILE *to, const struct story *stories, size_t count);
 /* The JSON of Chrome's and Perfetto's trace viewers. */
 void timeline(FILE *to, const struct story *stories, size_t count);
 

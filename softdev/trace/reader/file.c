@@ -11,7 +11,7 @@
 
 #include "trace/reader/reader.h"
 
-static bool fetch(void *file, uint64_t offset, void *to, size_t length)
+bool trace_fetch_file(void *file, uint64_t offset, void *to, size_t length)
 {
 	const int fd = *(const int *)file;
 	size_t done = 0;
@@ -40,11 +40,27 @@ static uint64_t ticks(void)
 #endif
 }
 
-const char *trace_load_file(struct trace_recording *recording, const char *path)
+struct trace_clocks trace_clocks_now(void)
 {
 	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (struct trace_clocks){ .ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec,
+				      .ticks = ticks() };
+}
+
+bool trace_is_alive(const struct trace_header *header)
+{
+	char host[sizeof(header->host)] = "";
+	const pid_t pid = (pid_t)header->pid;
+
+	gethostname(host, sizeof(host) - 1);
+	return !header->ended && !strcmp(host, header->host) && pid > 0 && (!kill(pid, 0) || errno == EPERM);
+}
+
+const char *trace_load_file(struct trace_recording *recording, const char *path)
+{
 	struct stat found;
-	char host[sizeof(recording->header.host)] = "";
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	memset(recording, 0, sizeof(*recording));
@@ -54,15 +70,10 @@ const char *trace_load_file(struct trace_recording *recording, const char *path)
 		close(fd);
 		return "it is no file";
 	}
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	const struct trace_clocks clocks = { .ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec,
-					     .ticks = ticks() };
-	const char *wrong = trace_load(recording, fetch, &fd, &clocks);
+	const struct trace_clocks clocks = trace_clocks_now();
+	const char *wrong = trace_load(recording, trace_fetch_file, &fd, &clocks);
 	close(fd);
-	const pid_t pid = (pid_t)recording->header.pid;
-	gethostname(host, sizeof(host) - 1);
-	recording->alive = !wrong && !recording->header.ended && !strcmp(host, recording->header.host) && pid > 0 &&
-			   (!kill(pid, 0) || errno == EPERM);
+	recording->alive = !wrong && trace_is_alive(&recording->header);
 	if (recording->alive && clocks.ns > recording->header.begin_ns)
 		recording->now = clocks.ns - recording->header.begin_ns;
 	return wrong;

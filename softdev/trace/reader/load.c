@@ -19,7 +19,7 @@ static void clean(char *text, size_t size)
 	}
 }
 
-static double ns_per_tick(const struct trace_header *header, const struct trace_clocks *clocks)
+double trace_ns_per_tick(const struct trace_header *header, const struct trace_clocks *clocks)
 {
 	const uint64_t enough = 50000000;
 	uint64_t ns = header->late_ns - header->begin_ns, ticks = header->late_ticks - header->begin_ticks;
@@ -41,14 +41,21 @@ static uint64_t time_of(uint64_t ticks, const struct trace_header *header, doubl
 	return passed > INT64_MAX || ns > 1e18 ? 1 : (uint64_t)ns + 1;
 }
 
+bool trace_is_record(struct trace_record *record)
+{
+	if (record->kind == TRACE_NOTHING || record->kind >= TRACE_KINDS)
+		return false;
+	if (record->kind == TRACE_DEVICE)
+		clean(record->opened.name, sizeof(record->opened.name));
+	return true;
+}
+
 static bool take(struct trace_recording *to, struct trace_record *record, unsigned ring, double ratio)
 {
-	if (record->kind == TRACE_NOTHING || record->kind >= TRACE_KINDS) {
+	if (!trace_is_record(record)) {
 		to->unreadable++;
 		return false;
 	}
-	if (record->kind == TRACE_DEVICE)
-		clean(record->opened.name, sizeof(record->opened.name));
 	to->items[to->count] = (struct trace_item){ .ns = time_of(record->stamp, &to->header, ratio),
 						    .ring = ring,
 						    .order = (uint32_t)to->count,
@@ -107,11 +114,8 @@ static int by_time(const void *a, const void *b)
 	return one->order < other->order ? -1 : one->order > other->order;
 }
 
-const char *trace_load(struct trace_recording *to, trace_fetch fetch, void *file, const struct trace_clocks *clocks)
+const char *trace_load_header(struct trace_header *header, trace_fetch fetch, void *file)
 {
-	struct trace_header *header = &to->header;
-
-	memset(to, 0, sizeof(*to));
 	if (!fetch(file, 0, header, sizeof(*header)))
 		return "it is too short for a recording";
 	if (memcmp(header->magic, TRACE_MAGIC, sizeof(header->magic)) != 0)
@@ -121,7 +125,16 @@ const char *trace_load(struct trace_recording *to, trace_fetch fetch, void *file
 		return "its rings have other sizes than those of this version";
 	clean(header->program, sizeof(header->program));
 	clean(header->host, sizeof(header->host));
-	const double ratio = ns_per_tick(header, clocks);
+	return NULL;
+}
+
+const char *trace_load(struct trace_recording *to, trace_fetch fetch, void *file, const struct trace_clocks *clocks)
+{
+	memset(to, 0, sizeof(*to));
+	const char *wrong = trace_load_header(&to->header, fetch, file);
+	if (wrong)
+		return wrong;
+	const double ratio = to->ns_per_tick = trace_ns_per_tick(&to->header, clocks);
 	for (unsigned n = 0; n < TRACE_RINGS; n++) {
 		if (!take_ring(to, fetch, file, n, ratio))
 			return "it is cut short, or there is no memory for it";

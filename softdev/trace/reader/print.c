@@ -177,3 +177,12 @@ void trace_print(FILE *to, const struct trace_recording *recording, const struct
 		fprintf(to, ": %s", trace_errno_name(r->error));
 	fputc('\n', to);
 }
+
+void trace_print_quoted(FILE *to, const char *text)
+{
+	for (; *text; text++) {
+		if (*text == '"' || *text == '\\')
+			fputc('\\', to);
+		fputc(*text, to);
+	}
+}

@@ -27,6 +27,7 @@ struct trace_recording {
 	size_t count;
 	uint64_t overwritten[3]; /* older records that had to give way: of rings 0, 1, and of threads */
 	uint64_t unreadable;
+	double ns_per_tick;
 	uint32_t threads[TRACE_RINGS];
 	/* Left by trace_load(): whether the process runs, and then the time at which it was looked at. */
 	bool alive;
@@ -46,6 +47,16 @@ const char *trace_load(struct trace_recording *to, trace_fetch fetch, void *file
 /* The same for a file by its name; says whether the process is alive. */
 const char *trace_load_file(struct trace_recording *recording, const char *path);
 void trace_free(struct trace_recording *recording);
+
+/* The parts of these, for those that read a file on while it is written. */
+const char *trace_load_header(struct trace_header *header, trace_fetch fetch, void *file);
+double trace_ns_per_tick(const struct trace_header *header, const struct trace_clocks *clocks);
+/* Whether it is one; its strings end and are printable then. */
+bool trace_is_record(struct trace_record *record);
+bool trace_fetch_file(void *fd, uint64_t offset, void *to, size_t length);
+struct trace_clocks trace_clocks_now(void);
+/* Whether the process runs that has recorded, as far as can be known on this host. */
+bool trace_is_alive(const struct trace_header *header);
 
 /* ---- names.c: never NULL ------------------------------------------------------------------------------ */
 
@@ -72,6 +83,8 @@ const char *trace_mask_text(uint32_t mask, char text[TRACE_FLAGS_BYTES]);
 
 /* ---- print.c ------------------------------------------------------------------------------------------ */
 
+/* Inside quotes, of JSON and of labels: of printable characters, which the reader has left. */
+void trace_print_quoted(FILE *to, const char *text);
 /* One line. */
 void trace_print(FILE *to, const struct trace_recording *recording, const struct trace_item *item);
 

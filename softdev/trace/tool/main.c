@@ -8,22 +8,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "trace/meter/meter.h"
+#include "trace/tool/serve.h"
 #include "trace/tool/tool.h"
 
 static int usage(FILE *to, int status)
 {
-	fputs("usage: softdev trace [-o DIRECTORY] [--live] PROGRAM [ARGUMENT...]\n"
-	      "       softdev trace [-o DIRECTORY] [--live] --attach PID\n"
+	fputs("usage: softdev trace [-o DIRECTORY] [--live] [--serve [ADDRESS:]PORT] PROGRAM [ARGUMENT...]\n"
+	      "       softdev trace [-o DIRECTORY] [--live] [--serve [ADDRESS:]PORT] --attach PID\n"
 	      "       softdev trace --explain | --dump | --rates | --live | --timeline | --metrics [WHAT...]\n\nThe "
 	      "first runs a program and records what it does with RDMA. When it has ended, standard error says "
 	      "in\nsentences what went wrong. -o keeps the recordings in DIRECTORY; --live shows rates "
-	      "meanwhile.\n\nThe second records a process of yours that runs on the device already, until it "
+	      "meanwhile; --serve has\nPrometheus read counters, at http://ADDRESS:PORT/metrics (127.0.0.1, if there "
+	      "is no address).\n\nThe second records a process of yours that runs on the device already, until it "
 	      "ends.\n\nThe others show recordings. WHAT is a directory, a file, or the number of a process; "
 	      "without it, the last\nrun of the first form.\n  --explain    what went wrong, in sentences (names of "
 	      "the findings: man softdev)\n  --dump       each record as a line\n  --rates      per queue pair: "
 	      "requests and bytes per second, batches, latencies\n  --live       the same of the last second, again "
 	      "and again\n  --timeline   JSON for https://ui.perfetto.dev and chrome://tracing\n  --metrics    "
-	      "counters as Prometheus reads them\n",
+	      "what --serve shows, of what is left of the records\n",
 	      to);
 	return status;
 }
@@ -47,6 +50,47 @@ static void explain_all(FILE *to, const struct shelf *shelf)
 	findings_free(&findings);
 }
 
+/* Of processes of one number, that is one that has called exec(), the newest. */
+static bool newest(const struct shelf *shelf, size_t n)
+{
+	const struct trace_header *one = &shelf->recordings[n].header;
+
+	for (size_t k = 0; k < shelf->shown; k++) {
+		const struct trace_header *other = &shelf->recordings[k].header;
+		if (k != n && other->pid == one->pid &&
+		    (other->begin_ns > one->begin_ns || (other->begin_ns == one->begin_ns && k > n)))
+			return false;
+	}
+	return true;
+}
+
+static bool metrics(const struct shelf *shelf)
+{
+	struct meter *own = calloc(shelf->shown + 1, sizeof(*own));
+	struct meter **meters = calloc(shelf->shown + 1, sizeof(struct meter *));
+	struct findings findings;
+	bool good = own && meters;
+	size_t count = 0;
+
+	for (size_t n = 0; good && n < shelf->shown; n++) {
+		if (!newest(shelf, n))
+			continue;
+		meters[count] = &own[count];
+		good = meter_tell(meters[count++], &shelf->recordings[n]);
+	}
+	if (good) {
+		explain(&findings, shelf->stories, shelf->count, shelf->shown);
+		meters_print(stdout, meters, count);
+		meters_print_findings(stdout, &findings);
+		findings_free(&findings);
+	}
+	for (size_t n = 0; n < count; n++)
+		meter_free(meters[n]);
+	free(own);
+	free(meters);
+	return good;
+}
+
 static int show(const char *how, const char *const *targets, size_t count)
 {
 	struct shelf shelf = { 0 };
@@ -58,7 +102,7 @@ static int show(const char *how, const char *const *targets, size_t count)
 	}
 	for (size_t n = 0; n < count; n++)
 		good &= shelf_add(&shelf, targets[n]);
-	if (!strcmp(how, "--explain"))
+	if (!strcmp(how, "--explain") || !strcmp(how, "--metrics"))
 		shelf_add_peers(&shelf);
 	if (!shelf_tell(&shelf)) {
 		fputs("softdev: there is no memory\n", stderr);
@@ -74,7 +118,7 @@ static int show(const char *how, const char *const *targets, size_t count)
 	} else if (!strcmp(how, "--timeline")) {
 		timeline(stdout, shelf.stories, shelf.shown);
 	} else if (!strcmp(how, "--metrics")) {
-		rates_metrics(stdout, shelf.stories, shelf.shown);
+		good &= metrics(&shelf);
 	} else {
 		for (size_t n = 0; n < shelf.shown; n++)
 			rates_print(stdout, &shelf.stories[n], shelf.stories[n].end, UINT64_MAX);
@@ -101,14 +145,14 @@ static bool place(const char *directory, char whole[PATH_MAX])
 	return true;
 }
 
-static int record(char *const *command, const char *directory, bool live)
+static int record(char *const *command, const char *directory, bool live, struct server *server)
 {
 	char whole[PATH_MAX];
 	struct shelf shelf = { 0 };
 
 	if (!place(directory, whole))
 		return 126;
-	const int status = run(command, whole, live);
+	const int status = run(command, whole, live, server);
 	shelf_add(&shelf, whole);
 	shelf_add_peers(&shelf);
 	if (!shelf.count) {
@@ -126,7 +170,7 @@ static int record(char *const *command, const char *directory, bool live)
 	return status;
 }
 
-static int record_running(const char *word, const char *directory, bool live)
+static int record_running(const char *word, const char *directory, bool live, struct server *server)
 {
 	char whole[PATH_MAX], *end;
 	struct shelf shelf = { 0 };
@@ -143,7 +187,7 @@ static int record_running(const char *word, const char *directory, bool live)
 		return 1;
 	}
 	fprintf(stderr, "softdev: process %ld is recorded until it ends; Ctrl-C says what is known by then\n", pid);
-	attached((pid_t)pid, whole, live);
+	attached((pid_t)pid, whole, live, server);
 	shelf_add(&shelf, whole);
 	shelf_add_peers(&shelf);
 	if (shelf.count && shelf_tell(&shelf))
@@ -175,8 +219,9 @@ static bool is_target(const char *word)
 
 int main(int argc, char **argv)
 {
-	const char *directory = NULL, *running = NULL, *first[1];
-	char newest[PATH_MAX];
+	const char *directory = NULL, *running = NULL, *where = NULL, *first[1];
+	char last[PATH_MAX];
+	struct server server;
 	bool live = false;
 	int n = 1;
 
@@ -187,11 +232,11 @@ int main(int argc, char **argv)
 	if (is_view(argv[1]) && (strcmp(argv[1], "--live") != 0 || argc == 2 || is_target(argv[2]))) {
 		if (argc > 2)
 			return show(argv[1], (const char *const *)argv + 2, (size_t)argc - 2);
-		if (!shelf_newest_run(newest)) {
+		if (!shelf_newest_run(last)) {
 			fputs("softdev: there is no recording yet: softdev trace PROGRAM\n", stderr);
 			return 1;
 		}
-		first[0] = newest;
+		first[0] = last;
 		return show(argv[1], first, 1);
 	}
 	for (; n < argc && argv[n][0] == '-'; n++) {
@@ -205,10 +250,19 @@ int main(int argc, char **argv)
 			directory = argv[++n];
 		else if (!strcmp(argv[n], "--attach") && n + 1 < argc)
 			running = argv[++n];
+		else if (!strcmp(argv[n], "--serve") && n + 1 < argc)
+			where = argv[++n];
 		else
 			return usage(stderr, 2);
 	}
-	if (running)
-		return n == argc ? record_running(running, directory, live) : usage(stderr, 2);
-	return n < argc ? record(argv + n, directory, live) : usage(stderr, 2);
+	if (running ? n < argc : n == argc)
+		return usage(stderr, 2);
+	/* Before the program runs: it is no program to be recorded if nobody can look. */
+	if (where && !serve_begin(&server, where))
+		return 126;
+	const int status = running ? record_running(running, directory, live, where ? &server : NULL) :
+				     record(argv + n, directory, live, where ? &server : NULL);
+	if (where)
+		serve_end(&server);
+	return status;
 }

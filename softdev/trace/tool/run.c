@@ -2,7 +2,6 @@
  * Runs a program with the recorder, and the device, in front of libibverbs.
  */
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +51,7 @@ static bool preload(void)
 	return length > 0 && (size_t)length < sizeof(list) && !setenv("LD_PRELOAD", list, 1);
 }
 
-int run(char *const *command, const char *directory, bool live)
+int run(char *const *command, const char *directory, bool live, struct server *server)
 {
 	static const int passed[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
 	struct sigaction action = { .sa_handler = pass_on, .sa_flags = SA_RESTART }, old[4];
@@ -77,8 +76,11 @@ int run(char *const *command, const char *directory, bool live)
 		return 126;
 	}
 	child = pid;
-	if (live)
-		show_live(&directory, 1);
+	const struct watching what = { .pid = pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0), .is_child = true };
+	if (live || server)
+		watch(&what, server, directory, live);
+	if (what.pidfd >= 0)
+		close(what.pidfd);
 	while (waitpid(pid, &status, 0) < 0) {
 		if (errno != EINTR)
 			return 126;
@@ -109,18 +111,16 @@ bool attach(pid_t pid, const char *directory)
 	return !error;
 }
 
-void attached(pid_t pid, const char *directory, bool live)
+void attached(pid_t pid, const char *directory, bool live, struct server *server)
 {
 	/* Not SA_RESTART: it ends the waiting, and not the process that is recorded. */
 	struct sigaction action = { .sa_handler = stop_waiting };
-	struct pollfd ended = { .fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN };
+	const struct watching what = { .pid = pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0), .enough = &enough };
 
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
-	while (!enough && ended.fd >= 0 && poll(&ended, 1, live ? 1000 : -1) <= 0) {
-		if (live && !enough)
-			show_once(&directory, 1);
-	}
-	if (ended.fd >= 0)
-		close(ended.fd);
+	if (what.pidfd < 0)
+		return;
+	watch(&what, server, directory, live);
+	close(what.pidfd);
 }

@@ -48,7 +48,7 @@ bool shelf_new_run(char path[PATH_MAX])
 	return length < PATH_MAX && !mkdir(path, 0700);
 }
 
-static bool is_recording(const char *name)
+bool shelf_is_recording(const char *name)
 {
 	const size_t length = strlen(name);
 
@@ -60,8 +60,7 @@ static int wanted(const struct dirent *entry)
 	return entry->d_name[0] != '.';
 }
 
-/* Calls for each entry, in the order of names. */
-static void each(const char *directory, void (*call)(const char *path, const char *name, void *with), void *with)
+void shelf_each(const char *directory, void (*call)(const char *path, const char *name, void *with), void *with)
 {
 	struct dirent **list;
 	const int count = scandir(directory, &list, wanted, alphasort);
@@ -84,7 +83,7 @@ static void prune_file(const char *path, const char *name, void *with)
 	struct stat found;
 
 	(void)with;
-	if (!is_recording(name) || lstat(path, &found) || time(NULL) - found.st_mtime < 3600)
+	if (!shelf_is_recording(name) || lstat(path, &found) || time(NULL) - found.st_mtime < 3600)
 		return;
 	/* Stores into a mapping do not always change the time of the file. */
 	if (trace_load_file(&recording, path) || !recording.alive)
@@ -99,7 +98,7 @@ static void prune_run(const char *path, const char *name, void *with)
 	(void)name, (void)with;
 	if (lstat(path, &found) || !S_ISDIR(found.st_mode) || time(NULL) - found.st_mtime < 3600)
 		return;
-	each(path, prune_file, NULL);
+	shelf_each(path, prune_file, NULL);
 	rmdir(path); /* if nothing is left in it */
 }
 
@@ -108,7 +107,7 @@ void shelf_prune(void)
 	char base[PATH_MAX];
 
 	if (shelf_base(base))
-		each(base, prune_run, NULL);
+		shelf_each(base, prune_run, NULL);
 }
 
 static void keep_last(const char *path, const char *name, void *with)
@@ -123,7 +122,7 @@ bool shelf_newest_run(char path[PATH_MAX])
 
 	path[0] = '\0';
 	if (shelf_base(base))
-		each(base, keep_last, path);
+		shelf_each(base, keep_last, path);
 	return path[0] != '\0';
 }
 
@@ -148,7 +147,8 @@ static bool add_file(struct shelf *shelf, const char *path)
 	const char *wrong = recording ? trace_load_file(recording, path) : "there is no memory";
 
 	if (wrong) {
-		fprintf(stderr, "softdev: %s cannot be read: %s\n", path, wrong);
+		if (!shelf->quiet)
+			fprintf(stderr, "softdev: %s cannot be read: %s\n", path, wrong);
 		if (recording)
 			trace_free(recording);
 		return false;
@@ -159,7 +159,7 @@ static bool add_file(struct shelf *shelf, const char *path)
 
 static void add_entry(const char *path, const char *name, void *with)
 {
-	if (is_recording(name))
+	if (shelf_is_recording(name))
 		add_file(with, path);
 }
 
@@ -172,14 +172,14 @@ static void add_if_of_process(const char *path, const char *name, void *with)
 {
 	const struct of_process *of = with;
 
-	if (is_recording(name) && !strncmp(name, of->prefix, strlen(of->prefix)))
+	if (shelf_is_recording(name) && !strncmp(name, of->prefix, strlen(of->prefix)))
 		add_file(of->shelf, path);
 }
 
 static void add_run_of_process(const char *path, const char *name, void *with)
 {
 	(void)name;
-	each(path, add_if_of_process, with);
+	shelf_each(path, add_if_of_process, with);
 }
 
 bool shelf_add(struct shelf *shelf, const char *what)
@@ -190,13 +190,13 @@ bool shelf_add(struct shelf *shelf, const char *what)
 	char base[PATH_MAX];
 
 	if (!stat(what, &found) && S_ISDIR(found.st_mode)) {
-		each(what, add_entry, shelf);
+		shelf_each(what, add_entry, shelf);
 		return true;
 	}
 	if (*what && strspn(what, "0123456789") == strlen(what) && strlen(what) < 20 && access(what, F_OK) &&
 	    shelf_base(base)) {
 		snprintf(of.prefix, sizeof(of.prefix), "%s-", what);
-		each(base, add_run_of_process, &of);
+		shelf_each(base, add_run_of_process, &of);
 		if (shelf->count == before)
 			fprintf(stderr, "softdev: there is no recording of the process %s\n", what);
 		return shelf->count > before;
@@ -217,7 +217,7 @@ static bool same_time(const struct trace_recording *a, const struct trace_record
 static void add_peer(const char *path, const char *name, void *with)
 {
 	struct shelf *shelf = with;
-	struct trace_recording *recording = is_recording(name) ? next(shelf) : NULL;
+	struct trace_recording *recording = shelf_is_recording(name) ? next(shelf) : NULL;
 	bool useful = false;
 
 	if (!recording)
@@ -241,7 +241,7 @@ static void add_peer(const char *path, const char *name, void *with)
 static void add_run_of_peers(const char *path, const char *name, void *with)
 {
 	(void)name;
-	each(path, add_peer, with);
+	shelf_each(path, add_peer, with);
 }
 
 void shelf_add_peers(struct shelf *shelf)
@@ -250,7 +250,7 @@ void shelf_add_peers(struct shelf *shelf)
 
 	shelf->shown = shelf->count;
 	if (shelf->shown && shelf_base(base))
-		each(base, add_run_of_peers, shelf);
+		shelf_each(base, add_run_of_peers, shelf);
 }
 
 bool shelf_tell(struct shelf *shelf)

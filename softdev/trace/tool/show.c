@@ -1,9 +1,6 @@
 /*
  * The table of rates, once a second.
  */
-#include <errno.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -36,25 +33,10 @@ void show_once(const char *const *targets, size_t count)
 	show(targets, count, isatty(STDOUT_FILENO));
 }
 
-static bool child_has_ended(void)
-{
-	siginfo_t info = { 0 };
-
-	return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || info.si_pid;
-}
-
 void show_live(const char *const *targets, size_t count)
 {
 	const struct timespec second = { .tv_sec = 1 };
-	bool had_children = true;
-	siginfo_t info;
 
-	if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) && errno == ECHILD)
-		had_children = false;
-	for (;;) {
-		const bool alive = show(targets, count, isatty(STDOUT_FILENO));
-		if (had_children ? child_has_ended() : !alive)
-			return;
+	while (show(targets, count, isatty(STDOUT_FILENO)))
 		nanosleep(&second, NULL);
-	}
 }

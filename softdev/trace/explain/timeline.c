@@ -1,21 +1,9 @@
 /*
- * Stories for other programs: a timeline as JSON, and counters as text.
+ * Stories for other programs: a timeline as JSON.
  */
 #include <infiniband/verbs.h>
 
 #include "trace/explain/rates.h"
-
-/* Inside quotes, of JSON and of labels. The reader has left only printable characters. */
-static void print_quoted(FILE *to, const char *text)
-{
-	for (; *text; text++) {
-		if (*text == '"' || *text == '\\')
-			fputc('\\', to);
-		fputc(*text, to);
-	}
-}
-
-/* ---- timeline ----------------------------------------------------------------------------------------- */
 
 static double micros(const struct story *s, uint64_t ns, uint64_t origin)
 {
@@ -120,58 +108,10 @@ void timeline(FILE *to, const struct story *stories, size_t count)
 	for (size_t n = 0; n < count; n++) {
 		const struct trace_header *header = &stories[n].from->header;
 		fprintf(to, ",\n{\"ph\":\"M\",\"pid\":%u,\"name\":\"process_name\",\"args\":{\"name\":\"", header->pid);
-		print_quoted(to, header->program);
+		trace_print_quoted(to, header->program);
 		fputs("\"}}", to);
 		print_requests(to, &stories[n], header->pid, origin);
 		print_instants(to, &stories[n], header->pid, origin);
 	}
 	fputs("\n]}\n", to);
-}
-
-/* ---- counters ----------------------------------------------------------------------------------------- */
-
-static void print_labels(FILE *to, const struct story *s, const struct qp *qp)
-{
-	char address[TRACE_ADDRESS_BYTES];
-
-	fprintf(to, "{pid=\"%u\",program=\"", s->from->header.pid);
-	print_quoted(to, s->from->header.program);
-	fprintf(to, "\",qp=\"0x%x\",peer=\"%s\"}", qp->number, peer_address(qp, address));
-}
-
-void rates_metrics(FILE *to, const struct story *stories, size_t count)
-{
-	static const struct {
-		const char *name, *type, *help;
-	} families[] = {
-		{ "softdev_sends_total", "counter", "Work requests posted to a send queue." },
-		{ "softdev_send_bytes_total", "counter", "Bytes of these." },
-		{ "softdev_doorbells_total", "counter", "Calls that posted them." },
-		{ "softdev_receives_total", "counter", "Receives that completed." },
-		{ "softdev_receive_bytes_total", "counter", "Bytes of these." },
-		{ "softdev_errors", "gauge", "1 if a work request of the queue pair completed with an error." },
-		{ "softdev_outstanding", "gauge", "Work requests of the send queue without a completion." },
-		{ "softdev_latency_seconds_sum", "counter", "Time from posting to completion, summed." },
-		{ "softdev_latency_seconds_count", "counter", "How many were summed." },
-	};
-
-	for (size_t f = 0; f < sizeof(families) / sizeof(*families); f++) {
-		fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", families[f].name, families[f].help, families[f].name,
-			families[f].type);
-		for (size_t k = 0; k < count; k++) {
-			for (size_t n = 0; n < stories[k].qp_count; n++) {
-				const struct qp *qp = &stories[k].qps[n];
-				const double values[] = {
-					(double)qp->send_posts,           (double)qp->send_bytes,
-					(double)qp->send_calls,           (double)qp->received,
-					(double)qp->recv_bytes,           qp->first_error >= 0 ? 1 : 0,
-					(double)queue_length(&qp->sends), (double)qp->latencies.sum / 1e9,
-					(double)qp->latencies.count,
-				};
-				fputs(families[f].name, to);
-				print_labels(to, &stories[k], qp);
-				fprintf(to, " %.9g\n", values[f]);
-			}
-		}
-	}
 }
