@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["options"]
 
-
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("options"), on_virtual_asyncio]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("options")]
 
 CONFIG = Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536)
 #: Seconds for one message of the peer, and some.
@@ -68,21 +67,20 @@ async def accepted(kernel: Kernel, port: int) -> socket.socket:
     return sock
 
 
-async def stop(sock: socket.socket, how: str) -> None:
-    """As ``how`` says, and the time of this end's limits passes."""
+def stop(sock: socket.socket, how: str) -> None:
     if how == "reset":
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)
     if how == "ended":
         sock.shutdown(socket.SHUT_WR)
     elif how != "silent":
         sock.close()
-    await anyio.sleep(LIMIT)
 
 
 def groups(engine: Engine) -> list[KernelGroup]:
     return [group for group in engine.all_groups if isinstance(group, KernelGroup)]
 
 
+@on_virtual_asyncio
 @pytest.mark.parametrize("how", ["closed", "reset", "ended", "silent"])
 async def test_first_contacts(kernel: Kernel, engine: Engine, how: str) -> None:
     """Each had a queue pair and a link group of its own."""
@@ -91,7 +89,8 @@ async def test_first_contacts(kernel: Kernel, engine: Engine, how: str) -> None:
         for number in range(1, MANY + 1):
             sock = await accepted(kernel, listener.port)
             assert len(groups(engine)) == 1
-            await stop(sock, how)
+            stop(sock, how)
+            await anyio.sleep(LIMIT)
             assert listener.statistics().failed == number
             sock.close()
             assert groups(engine) == []
@@ -104,6 +103,7 @@ async def test_first_contacts(kernel: Kernel, engine: Engine, how: str) -> None:
         ours.abort()
 
 
+@on_virtual_asyncio
 @pytest.mark.parametrize("how", ["closed", "reset", "ended", "silent"])
 async def test_clients_that_join(kernel: Kernel, engine: Engine, how: str) -> None:
     """What the link's other connection does goes on meanwhile."""
@@ -114,7 +114,8 @@ async def test_clients_that_join(kernel: Kernel, engine: Engine, how: str) -> No
         for number in range(1, MANY + 1):
             sock = await accepted(kernel, listener.port)
             assert len(group.members) == 2
-            await stop(sock, how)
+            stop(sock, how)
+            await anyio.sleep(LIMIT)
             await theirs.send(b"meanwhile")
             assert await ours.receive() == b"meanwhile"
             assert listener.statistics().failed == number
