@@ -83,7 +83,8 @@ class TlsTransport(RingTransport):
         self._pipe.close()
 
     def _close_pipe(self) -> None:
-        self._pipe.close_tcp()  # after abort() nobody reads what the peer goes on sending
+        # After abort() there is no reader for what the peer sends.
+        self._pipe.close_tcp()
 
     def _ended(self, exc: Exception | None) -> None:
         if not self._conn_lost:

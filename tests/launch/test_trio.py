@@ -414,8 +414,10 @@ def test_a_dropped_listener_gives_its_port_back(installed: bool) -> None:
     async def main() -> int:
         (listener,) = await trio.open_tcp_listeners(0, host=LOCAL)
         port: int = listener.socket.getsockname()[1]
-        with trio.move_on_after(0.01):
-            await listener.accept()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.accept)
+            await testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
         return port
 
     if installed:

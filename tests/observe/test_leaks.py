@@ -162,8 +162,10 @@ async def test_a_client_and_a_listener_that_are_dropped() -> None:
 async def test_a_listener_that_is_dropped_gives_its_port_back(listen: Any) -> None:
     listener = await listen(LOCAL, config=CONFIG)
     port = listener.port
-    with anyio.move_on_after(0.01):
-        await listener.accept()
+    async with anyio.create_task_group() as group:
+        group.start_soon(listener.accept)
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
     with pytest.warns(ResourceWarning):  # noqa: PT031
         del listener
         await until(lambda: gc.collect() >= 0 and is_free(port))
