@@ -25,7 +25,7 @@ from tests.world import DEVICE
 from .recorder import Recorder, connect_pipe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
 pytestmark = pytest.mark.anyio
 
@@ -101,16 +101,13 @@ async def connected(kind: str) -> tuple[Any, Any]:
     return writer.transport, accepting
 
 
-@pytest.mark.parametrize("end", ["close", "abort", "peer"])
-@pytest.mark.parametrize("kind", ["writer", "tls", "datagrams"])
-async def test_the_number_of_an_ended_connection_is_free(kind: str, end: str, anyio_backend: Any) -> None:
-    loop: Any = asyncio.get_running_loop()
-    uses_uvloop = anyio_backend[1]["use_uvloop"]
-    if uses_uvloop:
-        claims.protect(type(loop))
+@contextlib.asynccontextmanager
+async def ended(kind: str, end: str) -> AsyncIterator[int]:
+    """The number that a connection's socket had, which has ended in this way."""
+    loop = asyncio.get_running_loop()
     transport, server = await connected(kind)
     shown = transport.get_extra_info("socket")
-    number = shown.fileno()
+    number: int = shown.fileno()
     if kind != "datagrams":
         with pytest.raises(RuntimeError, match="is used by transport"):
             loop.add_reader(number, print)
@@ -122,20 +119,41 @@ async def test_the_number_of_an_ended_connection_is_free(kind: str, end: str, an
     else:
         getattr(transport, end)()
     await until(lambda: shown.fileno() == -1)
+    yield number
+    transport.abort()  # a stream may stay open behind its peer's end, when its socket is closed
+    server.close()
+
+
+@contextlib.contextmanager
+def pair_at(number: int) -> Iterator[tuple[socket.socket, socket.socket] | None]:
+    """A pair of sockets, the first with this number; None: something else has it by now, a thread perhaps."""
     with contextlib.ExitStack() as stack:
         one, other = (stack.enter_context(sock) for sock in socket.socketpair())
         if other.fileno() == number:
             one, other = other, one
         elif one.fileno() != number:
             one = stack.enter_context(socket.socket(fileno=fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, number)))
-        assert one.fileno() == number
-        came = loop.create_future()
-        loop.add_reader(number, came.set_result, None)
-        other.send(b"x")
-        await came
-        loop.remove_reader(number)
-    transport.abort()  # a stream may stay open behind its peer's end, when its socket is closed
-    server.close()
+        yield (one, other) if one.fileno() == number else None
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "peer"])
+@pytest.mark.parametrize("kind", ["writer", "tls", "datagrams"])
+async def test_the_number_of_an_ended_connection_is_free(kind: str, end: str, anyio_backend: Any) -> None:
+    loop: Any = asyncio.get_running_loop()
+    uses_uvloop = anyio_backend[1]["use_uvloop"]
+    if uses_uvloop:
+        claims.protect(type(loop))
+    tried = False
+    while not tried:
+        async with ended(kind, end) as number:
+            with pair_at(number) as pair:
+                if pair is not None:
+                    came = loop.create_future()
+                    loop.add_reader(number, came.set_result, None)
+                    pair[1].send(b"x")
+                    await came
+                    loop.remove_reader(number)
+                    tried = True
     await settle()
     if uses_uvloop:
         own_methods.restore([type(loop)])

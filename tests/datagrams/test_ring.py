@@ -18,6 +18,7 @@ from tests.health import nothing_left, until
 from tests.pipes.link_pairs import connect, open_engine
 from tests.processes import process
 from tests.streams.pairs import ONE, OTHER
+from tests.world import DEVICE
 
 from .pairs import LOCAL, rdma_pair, receive_on
 from .roles import echo
@@ -249,7 +250,16 @@ async def test_killed_peers() -> None:
             await connection.aclose()
 
 
-@pytest.mark.parametrize(("count", "end"), [(3, anyio.EndOfStream), (1, anyio.BrokenResourceError)])
+# What it has read and not told its peer yet is in a note that the software device keeps for killed processes.
+READ_ALL = pytest.mark.skipif(
+    DEVICE != "soft", reason="a card says nothing of what a killed reader had taken"
+)
+
+
+@pytest.mark.parametrize(
+    ("count", "end"),
+    [pytest.param(3, anyio.EndOfStream, marks=READ_ALL), (1, anyio.BrokenResourceError)],
+)
 async def test_what_a_killed_reader_had_taken(count: int, end: type[Exception]) -> None:
     """The end is in order if it had read everything, as on TCP; what was not read is an error."""
     from aiordma.datagrams.connection import listen_datagram
