@@ -276,6 +276,8 @@ async def test_a_send_takes_no_more_than_outlives_its_process(monkeypatch: pytes
         with anyio.fail_after(PATIENCE):
             await one.send(bytes(300_000))  # its completion comes by itself
             assert await other.receive_exactly((112 << 10) + 300_000) == bytes((112 << 10) + 300_000)
+        await other.send(b"read")  # with the room that there is again
+        assert await one.receive() == b"read"
         assert pipe.try_send(bytes(150_000)) == 150_000  # it is carried out while it is posted
         await one.aclose()
         await other.aclose()
