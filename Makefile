@@ -37,7 +37,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install ready test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c lint-deep format docs bench demo clean \
-        test-python test-quick test-loops test-upgrade test-late test-personalities test-orders test-shadow test-rxe test-rxe-long test-wire-rxe test-wire-rxe-long test-card test-smc test-smc-core test-siw test-stacks \
+        test-python test-quick test-loops test-upgrade test-late test-personalities test-orders test-shadow test-vm test-rxe test-rxe-long test-wire-rxe test-wire-rxe-long test-card test-smc test-smc-core test-siw test-stacks \
         test-programs test-valkey test-kills \
         bench-apps bench-hosts bench-crowd demo-valkey count-apps bench-many bench-smc soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
@@ -220,28 +220,41 @@ test-shadow: install ## tests of failover and of pipes, with the machine of a st
 # emulated processor would need minutes for what takes this one seconds, and again in each process that a test starts.
 collected = @echo "== compiling and collecting"; mkdir -p build; \
   $(PY) -m compileall -q aiordma tests examples && \
-  AIORDMA_VM=$(VM) $(PY) -m pytest -q --collect-only $(1) >build/vm-collected || { cat build/vm-collected; exit 1; }
+  AIORDMA_VM=$(2) $(PY) -m pytest -q --collect-only $(1) >build/vm-collected || { cat build/vm-collected; exit 1; }
 RXE_LIMIT := 1500
 # What takes long, one test a line, is left to targets of its own; the targets of other devices run it.
 RXE_TESTS = $(or $(ARGS),@tests/vm/suite.txt --without tests/vm/rxe-long.txt)
 WIRE_TESTS = $(or $(ARGS),tests/vm/wire --without tests/vm/wire-long.txt)
 
+# What each of the parts of .ci/run is for tests/vm/run, with a time limit in seconds.
+RETRIED = $(PY) -m $(if $(ARGS),pytest,tests.retry) -p no:cacheprovider
+rxe = --name test-rxe --timeout $(1) --env AIORDMA_VERBS --env AIORDMA_TEST_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 -- \
+  $(RETRIED) --durations 10 $(RXE_TESTS)
+wire = --name test-wire-rxe --net none --env AIORDMA_VM=wire --timeout $(1) -- $(RETRIED) -q --timeout 300 $(WIRE_TESTS)
+# What a change most likely breaks: both roles, the option, and a loop that is blocked; on rxe alone.
+SMC_CORE := share_a_link or clients_of_a_listener or asyncio_streams or blocked or plain_server
+smc_core = --name test-smc-core $(call smc,$(1)) $(SMC_RXE) $(RETRIED) -q --timeout 200 -k "$(SMC_CORE)" \
+  tests/vm/smc/test_streams.py
+
+# A kernel that hangs or dies in one of them is started again for the others.
+test-vm: install .venv/.apt-vm .venv/.examples ## test-rxe, test-wire-rxe and test-smc-core one after another in one virtual machine
+	$(call collected,$(RXE_TESTS))
+	$(call collected,$(WIRE_TESTS),wire)
+	$(call collected,tests/vm/smc/test_streams.py,smc)
+	tests/vm/run $(call rxe,1500) --then $(call wire,900) --then $(call smc_core,600)
+
 test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kernel's rxe, in QEMU (ARGS: other tests, RXE_LIMIT: seconds, AIORDMA_VERBS: binding)
 	$(call collected,$(RXE_TESTS))
-	tests/vm/run --timeout $(RXE_LIMIT) --env AIORDMA_VERBS --env AIORDMA_TEST_DEVICE=rxe0 \
-	  --env AIORDMA_TEST_SLOWER=10 -- \
-	  $(PY) -m $(if $(ARGS),pytest,tests.retry) -p no:cacheprovider --durations 10 $(RXE_TESTS)
+	tests/vm/run $(call rxe,$(RXE_LIMIT))
 
 test-rxe-long: ## the tests for rxe that take longest there, and are not a part of .ci/run
 	@$(MAKE) --no-print-directory test-rxe ARGS="@tests/vm/long.txt @tests/vm/rxe-long.txt"
 
 # A fifth of that is usual; what hangs must not cost the whole check its time.
 test-wire-rxe: RXE_LIMIT := 900
-test-wire-rxe: VM := wire
 test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's rxe over a cable, in QEMU (ARGS, RXE_LIMIT)
-	$(call collected,$(WIRE_TESTS))
-	tests/vm/run --net none --env AIORDMA_VM=wire --timeout $(RXE_LIMIT) -- \
-	  $(PY) -m $(if $(ARGS),pytest,tests.retry) -q -p no:cacheprovider --timeout 300 $(WIRE_TESTS)
+	$(call collected,$(WIRE_TESTS),wire)
+	tests/vm/run $(call wire,$(RXE_LIMIT))
 
 test-wire-rxe-long: ## of these tests the ones that repeat a proof with another address, or take longest
 	@$(MAKE) --no-print-directory test-wire-rxe ARGS=@tests/vm/wire-long.txt
@@ -249,7 +262,7 @@ test-wire-rxe-long: ## of these tests the ones that repeat a proof with another 
 # With ARGS, pytest gets these instead of the folder. What the programs' tests run is made here, where a compiler is quick.
 SMC_SETTINGS := AIORDMA_VM_SMC_BYTES AIORDMA_VM_SMC_CONNECTIONS AIORDMA_VM_SMC_KILLS
 SMC_TESTS = $(PY) -m pytest -q -p no:cacheprovider --timeout 400 --durations 10
-SMC_VM = tests/vm/run --env AIORDMA_VM=smc --env AIORDMA_TEST_SLOWER=10 --timeout $(RXE_LIMIT) \
+smc = --env AIORDMA_VM=smc --env AIORDMA_TEST_SLOWER=10 --timeout $(1) \
   $(foreach name,$(SMC_SETTINGS),--env $(name))
 SMC_RXE = --net wire --env AIORDMA_DEVICE=rxe0 --
 SMC_SOFT = --net wire+netns --env AIORDMA_DEVICE=soft --env AIORDMA_VM_SMC_ENDS="10.99.1.2 10.99.1.1 veth1" \
@@ -261,21 +274,16 @@ SMC_SOFT = --net wire+netns --env AIORDMA_DEVICE=soft --env AIORDMA_VM_SMC_ENDS=
 
 # Once with rxe at both ends, once from the software device, in a network namespace without RDMA.
 test-smc: RXE_LIMIT := 2400
-test-smc: VM := smc
 test-smc: install .venv/.apt-smc ## streams with the sockets of the kernel's own SMC-R, in QEMU (ARGS, RXE_LIMIT)
 	tests/vm/smc/programs/build build/vm-smc
-	$(call collected,$(or $(ARGS),tests/vm/smc))
-	$(SMC_VM) $(SMC_RXE) $(SMC_TESTS) $(or $(ARGS),tests/vm/smc)
-	$(SMC_VM) $(SMC_SOFT) $(SMC_TESTS) $(or $(ARGS),tests/vm/smc)
+	$(call collected,$(or $(ARGS),tests/vm/smc),smc)
+	tests/vm/run $(call smc,$(RXE_LIMIT)) $(SMC_RXE) $(SMC_TESTS) $(or $(ARGS),tests/vm/smc)
+	tests/vm/run $(call smc,$(RXE_LIMIT)) $(SMC_SOFT) $(SMC_TESTS) $(or $(ARGS),tests/vm/smc)
 
-# What a change most likely breaks: both roles, the option, and a loop that is blocked; on rxe alone.
-SMC_CORE := share_a_link or clients_of_a_listener or asyncio_streams or blocked or plain_server
 test-smc-core: RXE_LIMIT := 600
-test-smc-core: VM := smc
 test-smc-core: install .venv/.apt-vm ## of these tests the five that a change most likely breaks, on rxe (RXE_LIMIT)
-	$(call collected,tests/vm/smc/test_streams.py)
-	$(SMC_VM) $(SMC_RXE) $(PY) -m tests.retry -q -p no:cacheprovider --timeout 200 -k "$(SMC_CORE)" \
-	  tests/vm/smc/test_streams.py
+	$(call collected,tests/vm/smc/test_streams.py,smc)
+	tests/vm/run $(call smc_core,$(RXE_LIMIT))
 
 # Debian's kernel has no siw: it is built from the source of the very same version.
 VM_KERNEL = $(or $(AIORDMA_VM_KERNEL),build/vm/kernel)

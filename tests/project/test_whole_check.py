@@ -13,10 +13,7 @@ import pytest
 
 from .tree import ROOT
 
-PARTS = (
-    *("lint", "softdev-test", "test", "docs", "test-install"),
-    *("test-rxe", "test-wire-rxe", "test-smc-core"),
-)
+PARTS = ("test", "test-vm", "softdev-test", "lint", "test-install", "docs")
 
 
 def tree(folder: Path, **recipes: str) -> Path:
@@ -61,17 +58,33 @@ def test_processor_time_is_that_of_all_processes(tmp_path: Path) -> None:
 
 def test_no_failure_hides_another(tmp_path: Path) -> None:
     status, printed = run(
-        tree(tmp_path, lint="echo of lint; exit 1", test="echo of pytest; exit 1", test_rxe="exit 3")
+        tree(tmp_path, lint="echo of lint; exit 1", test="echo of pytest; exit 1", test_vm="exit 3")
     )
     assert status == 1
     assert printed[-1].startswith("FAILED: ")
-    assert set(printed[-1].split()[1:]) == {"lint", "test", "test-rxe"}
-    assert {"of lint", "of pytest", "this is test-wire-rxe", "=== make lint: FAILED"} <= set(printed)
+    assert set(printed[-1].split()[1:]) == {"lint", "test", "test-vm"}
+    assert {"of lint", "of pytest", "this is softdev-test", "=== make lint: FAILED"} <= set(printed)
 
 
 def test_a_set_up_that_fails_is_named(tmp_path: Path) -> None:
     status, printed = run(tree(tmp_path, ready="exit 1"))
     assert (status, printed[-1]) == (1, "FAILED: set-up")
+
+
+def test_what_ran_in_the_virtual_machine_is_told_at_the_end(tmp_path: Path) -> None:
+    told = "=== test-wire-rxe  FAILED (1) in 3:10, processor time 3:05"
+    _, printed = run(tree(tmp_path, test_vm=f"echo '{told}'; echo more; exit 1"))
+    assert printed[-2:] == [told, "FAILED: test-vm"]
+
+
+def test_a_lane_that_is_done_takes_the_next_part(tmp_path: Path) -> None:
+    """The two longest parts begin at once; while one of them lasts, the other lane makes all the rest."""
+    os.mkfifo(tmp_path / "last")
+    status, printed = run(tree(tmp_path, test="read word <last", docs="echo end >last"))
+    assert status == 0
+    ended = [line for line in printed if line.startswith("=== make ") and line.endswith(": done")]
+    assert set(ended[-2:]) == {"=== make docs: done", "=== make test: done"}
+    assert len(ended) == 1 + len(PARTS)
 
 
 def test_flaky_tests_are_named_at_the_end(tmp_path: Path) -> None:
