@@ -112,6 +112,9 @@ def _wait_longer(slower: float) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Runs before any test module, and with it :mod:`tests.world`, is imported."""
     check_machine()
+    from tests import leavings
+
+    config.pluginmanager.register(leavings)
     config.stash[_LEFT_OUT] = Counter()
     slower = config.getoption("slower")
     os.environ["AIORDMA_TEST_DEVICE"] = config.getoption("device")
