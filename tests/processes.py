@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from tests.world import SLOWER
+from tests import world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = Path(__file__).parents[1]
-#: Longer than anything takes that works, also on a machine with much else to do. For ``anyio.fail_after``,
-#: which stretches it in a slower place.
-PATIENCE = float(os.environ.get("AIORDMA_TEST_PATIENCE", "30"))
+#: For ``anyio.fail_after``, which stretches it in a slower place.
+PATIENCE = world.PATIENCE
 #: The same for those who do not wait by ``fail_after``.
-FULL_PATIENCE = PATIENCE * SLOWER
+FULL_PATIENCE = PATIENCE * world.SLOWER
 
 
 class Forked:
