@@ -76,7 +76,6 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     assert peers.is_plain("db", 5000)  # in this process
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
     path.parent.mkdir()
     os.mkfifo(path, 0o600)

@@ -314,7 +314,6 @@ def test_names_of_hosts_and_switches_are_plain(kind: str, name: str) -> None:
         planner.plan(model.parse(text))
 
 
-@pytest.mark.timeout(20)
 def test_a_range_is_not_expanded_beyond_need() -> None:
     found = network("junos", keys='interfaces = ["et-[0-99999]/[0-99999]/[0-99999]:[0-99999]"]')
     assert ports.interfaces(found, build(found), "tor") == ["et-0/0/0:0", "et-0/0/0:1", "et-0/0/0:2"]

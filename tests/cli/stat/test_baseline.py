@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`aiordma stat` waited for who writes to it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
