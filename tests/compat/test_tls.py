@@ -7,6 +7,7 @@ import ssl
 from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 
 from aiordma.compat.connection import create_connection, create_server, open_connection, start_server
@@ -14,7 +15,7 @@ from aiordma.compat.tls import TlsTransport
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from tests.private import needs, skip_without
-from tests.processes import FULL_PATIENCE
+from tests.processes import FULL_PATIENCE, PATIENCE
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
@@ -256,10 +257,12 @@ async def test_a_server_that_nobody_trusts(allowed: bool) -> None:
 async def test_a_handshake_that_never_ends() -> None:
     """`ssl_handshake_timeout` also applies inside the negotiation."""
     client_context, _ = tls_contexts()
+    ended = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
+        ended.set()
 
     async with await asyncio.start_server(silent, LOCAL, 0) as server:
         with pytest.raises((TimeoutError, ConnectionError)):
@@ -271,6 +274,8 @@ async def test_a_handshake_that_never_ends() -> None:
                 rdma_outside_tls=True,
                 config=SOFT,
             )
+        with anyio.fail_after(PATIENCE):
+            await ended.wait()  # it may have to accept the client yet
 
 
 async def test_plain_asyncio_clients_and_servers_are_served() -> None:
