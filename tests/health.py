@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
 
 #: Rounds of tests that inject faults at random moments; more rounds find more, and take longer.
 ROUNDS = int(os.environ.get("AIORDMA_TEST_ROUNDS", "1"))
-#: Descriptors that come and go with other processes: of those that share the port of the software device's
-#: wire, one has its socket and a listener for the others, for each family.
-OF_THE_WIRE = 4
+#: Where the processes of a network namespace meet that share the port of the software device's wire.
+_WIRE_NAME, _WIRE_PORT = b"\0aiordma-wire.", 4791
 
 
 async def until(holds: Callable[[], object], describe: Callable[[], object] = lambda: "") -> None:
@@ -70,13 +71,28 @@ def collected(reference: ref[Any], collect: Callable[[], object] = gc.collect) -
     return False
 
 
+def _is_of_the_wire(number: int) -> bool:
+    """Whether a socket comes and goes with other processes: when the one ends that has the wire's port, any
+    of the others takes it over, and listens for the rest, who are connected to it."""
+    with socket.socket(fileno=os.dup(number)) as sock:
+        if sock.family != socket.AF_UNIX:
+            return bool(sock.type == socket.SOCK_DGRAM and sock.getsockname()[1] == _WIRE_PORT)
+        names = [sock.getsockname()]
+        with contextlib.suppress(OSError):
+            names.append(sock.getpeername())
+        return any(isinstance(name, bytes) and name.startswith(_WIRE_NAME) for name in names)
+
+
 def descriptors() -> list[str]:
+    """What this process has open, without what garbage and threads that are ending still have."""
     wait_for_threads()
     gc.collect()
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if not (target.startswith("socket:") and _is_of_the_wire(int(name))):
+                found.append(target)
         except OSError:
             continue  # the directory itself
     return sorted(found)

@@ -41,7 +41,7 @@ from aiordma.admin.messages import (
     parse_answer,
 )
 from tests.forking import fork
-from tests.health import endpoint_begun, until
+from tests.health import descriptors, endpoint_begun, until
 from tests.loops import LOOPS
 from tests.processes import PATIENCE, process
 from tests.world import DEVICE
@@ -288,7 +288,7 @@ def test_an_endpoint_that_cannot_be_had_leaves_no_files(
 ) -> None:
     """It is tried in each place, and the log has one warning."""
     before, tried = _own_files(), []
-    descriptors = len(os.listdir("/proc/self/fd"))
+    files = len(descriptors())
 
     def fail(*_: object) -> None:
         tried.append(step)
@@ -307,7 +307,7 @@ def test_an_endpoint_that_cannot_be_had_leaves_no_files(
     assert _own_files() == before
     assert len(tried) == 2 * len(list(map(directory.Directory.close, directory.makeable())))
     assert [record.levelname for record in caplog.records if "will not see" in record.message] == ["WARNING"]
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(descriptors()) == files
 
 
 def test_a_page_that_is_cut_off_kills_nobody(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.links import engine as engines
 from tests.cancelling import at_turn
-from tests.health import OF_THE_WIRE, descriptors, endpoint_begun, until
+from tests.health import descriptors, endpoint_begun, until
 from tests.processes import PATIENCE, process
 from tests.streams.pairs import tcp_sockets
 from tests.virtual import in_virtual_time
@@ -419,8 +419,7 @@ async def test_nothing_is_left() -> None:
             if number % 3 == 0:
                 await one.resolve(other.local_address)
                 await one.send((b"y", other.local_address))
-    most = len(before) + OF_THE_WIRE
-    await until(lambda: len(descriptors()) <= most, lambda: (before, descriptors()))
+    await until(lambda: len(descriptors()) <= len(before), lambda: (before, descriptors()))
     assert engine.pool.statistics().used_bytes == memory
     assert engine.cache.limit == limit
 

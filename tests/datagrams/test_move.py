@@ -15,7 +15,7 @@ import aiordma
 from aiordma.errors import Code, NegotiationError
 from aiordma.proto.resolve import udp_proof
 from aiordma.verbs import softlib
-from tests.health import OF_THE_WIRE, descriptors, endpoint_begun, until
+from tests.health import descriptors, endpoint_begun, until
 from tests.links.devices.kit import NAMES, TWO, two_devices
 from tests.processes import process
 from tests.tuned import tuned
@@ -218,7 +218,7 @@ async def test_closed_between_two_devices(way: str) -> None:
                     await anyio.lowlevel.checkpoint()
         if turn == 1:
             await endpoint_begun()
-            usual = len(descriptors()) + OF_THE_WIRE
+            usual = len(descriptors())
         elif turn > 1:
             await until(lambda usual=usual: len(descriptors()) <= usual)  # type: ignore[misc]
 
@@ -238,7 +238,7 @@ async def test_nothing_is_left_of_queue_pairs_that_were_left() -> None:
             pools = sum(engine.pool.statistics().used_bytes for engine in devices.engines)
             reserved = sum(engine.cache.limit for engine in devices.engines)
             counts.append((len(descriptors()), pools, reserved))
-        assert counts[9][0] <= counts[3][0] + OF_THE_WIRE
+        assert counts[9][0] <= counts[3][0]
         assert counts[9][1:] == counts[3][1:]
 
 

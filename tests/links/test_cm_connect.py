@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from aiordma.errors import Code, NegotiationError, VerbsError
 from aiordma.links.cm_connect import CmAddress, CmConnection
 from aiordma.links.engine import current
 from aiordma.verbs import rdmacm
-from tests.health import endpoint_begun
+from tests.health import descriptors, endpoint_begun
 from tests.loops import LOOPS
 from tests.processes import process
 from tests.roles import LOCAL, echo
@@ -105,7 +104,7 @@ async def silence(control: Control) -> None:
     gone.close()
     nobody = await refusal(End(engine), nowhere)
     await endpoint_begun()
-    files = len(os.listdir("/proc/self/fd"))
+    files = len(descriptors())
     for turns in range(16):
         end = End(engine)
         async with anyio.create_task_group() as tasks:
@@ -114,7 +113,7 @@ async def silence(control: Control) -> None:
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
         end.close()
-    left = len(os.listdir("/proc/self/fd")) - files
+    left = len(descriptors()) - files
     deaf.close()
     channel.close()
     control.say([left, nobody])
@@ -139,12 +138,12 @@ async def taken_ports(control: Control) -> None:
     for taken in (3, 1000):
         end, tried, found = End(engine), 0, 0
         setattr(rdmacm.ConnectionId, "listen", with_sockets(taken))  # noqa: B010
-        files = len(os.listdir("/proc/self/fd"))
+        files = len(descriptors())
         try:
             assert end.cm.listen(LOCAL).port > 0
         except VerbsError as error:
             found = error.errno or 0
-            assert len(os.listdir("/proc/self/fd")) == files
+            assert len(descriptors()) == files
         end.close()
         control.say([min(tried, taken), found])
 

@@ -13,6 +13,7 @@ import pytest
 
 from aiordma.negotiation import sockops
 from aiordma.proto.syn_option import SynOption
+from tests.health import descriptors
 
 MAP = 77
 _JUMPS = {0x05, 0x15, 0x55, 0xC5}
@@ -59,12 +60,12 @@ def test_both_options_are_in_it() -> None:
 
 
 def test_without_privilege_it_is_an_error_and_nothing_stays() -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     with pytest.raises(OSError, match=r"bpf\(|system call"):
         sockops.SynProgram("/")  # no cgroup, whoever asks
     with socket.socket() as sock, pytest.raises(OSError, match=r"bpf\(|system call"):
         sockops.SynOptions(0).want(sock)  # no map
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 @pytest.mark.parametrize(("refusals", "loaded"), [(4, True), (5, False)])
@@ -83,11 +84,11 @@ def test_a_verifier_that_is_interrupted_is_asked_again(
         return os.open("/dev/null", os.O_RDONLY)
 
     monkeypatch.setattr(sockops, "_bpf", bpf)
-    before = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     with pytest.raises(OSError, match="no cgroup" if loaded else "a test"):
         sockops.SynProgram("/")
     assert asked.count(sockops._PROG_LOAD) == 5
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 def test_a_program_that_is_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import tracemalloc
 import weakref
 
@@ -12,6 +11,7 @@ import pytest
 
 from aiordma import wake
 from aiordma.streams.stream import RdmaStream
+from tests.health import descriptors
 
 from .pairs import MAKERS, on_memory, on_tcp
 
@@ -40,15 +40,14 @@ async def test_closed_streams_are_freed_at_once(maker) -> None:  # type: ignore[
 
 async def test_descriptors_and_watches_are_given_back() -> None:
     waker = wake.current()
-    gc.collect()  # what other tests have left has descriptors, too
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(20):
         one, other = on_tcp()
         with anyio.move_on_after(0):
             await one.receive()
         await one.aclose()
         await anyio.aclose_forcefully(other)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
     assert not getattr(waker, "_watched", None)
     assert not getattr(waker, "_watches", None)
 

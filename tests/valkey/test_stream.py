@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import random
 from typing import Any
@@ -16,6 +15,7 @@ from aiordma.admin.messages import Close, Connections, Show
 from aiordma.config import Config
 from aiordma.links.engine import current
 from tests.admin.looking import ask_one, rows
+from tests.health import descriptors
 from tests.processes import PATIENCE
 from tests.roles import LOCAL
 from tests.virtual import in_virtual_time, while_time_stands_still
@@ -297,10 +297,8 @@ async def test_closing_gives_everything_back(server: ModelServer) -> None:
         server.forget()
         server._gone = False
         if number == 10:
-            gc.collect()
-            before = len(os.listdir("/proc/self/fd")), engine.statistics()["memory"]["registered_bytes"]
-    gc.collect()
-    after = len(os.listdir("/proc/self/fd")), engine.statistics()["memory"]["registered_bytes"]
+            before = len(descriptors()), engine.statistics()["memory"]["registered_bytes"]
+    after = len(descriptors()), engine.statistics()["memory"]["registered_bytes"]
     assert after[0] <= before[0] + 2
     assert after[1] == before[1]
     assert not engine.users
@@ -324,6 +322,7 @@ async def test_a_server_that_refuses(server: ModelServer) -> None:
     assert caught.value.errno == errno.ECONNREFUSED
 
 
+@in_virtual_time
 async def test_a_server_that_does_not_register(server: ModelServer) -> None:
     """Not in time; and the attempt leaves nothing behind."""
     engine = await current()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import gc
-import os
 import re
 import select
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ from aiordma.verbs.own import _memory
 from aiordma.verbs.qp import QpSize, RcQp
 from aiordma.verbs.registrar import DeviceRegistrar
 from aiordma.verbs.ud import AddressHandle, UdQp
+from tests.health import descriptors
 from tests.world import DEVICE as TEST_DEVICE
 from tests.world import PYVERBS, needs_pyverbs, needs_shared_receives
 
@@ -398,17 +397,13 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
 def test_what_nobody_closed_is_destroyed_with_its_objects(ours: Backend) -> None:
     """In a cycle, too, which is taken apart in any order: pyverbs' objects end the process then."""
 
-    def descriptors() -> int:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))
-
     raw(ours).clear()
-    before = descriptors()
+    before = len(descriptors())
     for _ in range(3):
         objects = raw(ours)
         objects["itself"] = objects  # only the garbage collector ends it
         del objects
-    assert descriptors() == before
+    assert len(descriptors()) == before
     # Nothing is left on it that would keep the device from being closed.
     ours.close()
 

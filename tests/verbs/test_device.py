@@ -23,6 +23,7 @@ from aiordma.verbs.memory.pool import MemoryPool
 from aiordma.verbs.qp import QpPath, QpSize, RcQp
 from aiordma.verbs.registrar import DeviceRegistrar
 from tests.forking import fork
+from tests.health import descriptors
 from tests.world import PERSONALITY, needs_pyverbs
 
 from .conftest import DEVICE
@@ -61,10 +62,6 @@ def connect(left: RcQp, right: RcQp, path: QpPath | None = None) -> None:
     right.to_rts(left.address, path)
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_the_open_device_describes_itself(backend: Backend, pd: Any) -> None:
     assert any(backend.gid.raw)
     assert backend.mtu in Mtu
@@ -89,12 +86,12 @@ def test_an_engine_opens_its_own_context() -> None:
 
 def test_opening_and_closing_leaks_no_descriptor() -> None:
     open_backend(DEVICE).close()
-    before = open_descriptors()
+    before = len(descriptors())
     for _ in range(5):
         backend = open_backend(DEVICE)
         CompletionQueue(backend, 16).close()
         backend.close()
-    assert open_descriptors() == before
+    assert len(descriptors()) == before
 
 
 def test_functions_are_those_of_the_device(backend: Backend) -> None:
@@ -225,12 +222,12 @@ def test_blocks_of_the_pool_carry_data_between_qps(
 
 
 def test_registered_memory_is_given_back(backend: Backend, pd: Any) -> None:
-    before = open_descriptors()
+    before = len(descriptors())
     for _ in range(20):
         pool = MemoryPool(slab_bytes=1 << 20)
         pool.arena(DeviceRegistrar(backend, pd, remote=True)).allocate(4096).free()
         pool.close()
-    assert open_descriptors() == before
+    assert len(descriptors()) == before
 
 
 def test_a_registration_that_is_refused_is_an_os_error(backend: Backend, pd: Any) -> None:

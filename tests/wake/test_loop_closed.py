@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 import sys
 import threading
@@ -22,7 +21,7 @@ import aiordma
 from aiordma import rpc, wake
 from aiordma.links import engine as engines
 from aiordma.wake.beside import wait_for_threads
-from tests.health import collected, endpoint_begun
+from tests.health import collected, descriptors, endpoint_begun
 from tests.processes import PATIENCE
 from tests.world import DEVICE
 
@@ -117,7 +116,7 @@ def count() -> tuple[int, int, int]:
     gc.collect()
     _wait_for_asyncios_threads()
     wait_for_threads()  # they remove files
-    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(engines.ENGINES)
+    return len(descriptors()), threading.active_count(), len(engines.ENGINES)
 
 
 def check(counts: list[tuple[int, int, int]]) -> None:

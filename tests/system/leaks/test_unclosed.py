@@ -17,7 +17,7 @@ import pytest
 import aiordma
 from aiordma import rpc
 from aiordma.channels import channel
-from tests.health import nothing_left, until
+from tests.health import descriptors, nothing_left, until
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ async def test_many_streams_that_nobody_closes() -> None:
                 if number % 100 == 99:
                     gc.collect()
                     await until(lambda: not any(group.members for group in engine.all_groups))
-                    counts.append((len(os.listdir("/proc/self/fd")), engine.pool.used_bytes))
+                    counts.append((len(descriptors()), engine.pool.used_bytes))
         assert counts[0] == counts[1]
 
 
