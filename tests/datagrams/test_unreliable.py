@@ -18,6 +18,7 @@ from aiordma.proto.resolve import PROVE, PROVED, Hello, Welcome, udp_proof
 from aiordma.verbs import softlib
 from tests.health import until
 from tests.tuned import tuned
+from tests.virtual import in_virtual_time
 from tests.world import needs_pyverbs
 
 from .test_endpoint import LOCAL, open_at, parts_of, rdma_pair
@@ -133,6 +134,7 @@ async def test_who_says_nothing_is_left_after_a_while() -> None:
                 await stream.receive()
 
 
+@in_virtual_time
 async def test_a_lying_resolver_is_not_believed() -> None:
     """The peer answers with another's queue pair, another nonce, garbage, or not at all."""
     async with await open_at(config=tuned(negotiate_timeout_ms=100, link_timeout_ms=100)) as one:

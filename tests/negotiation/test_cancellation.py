@@ -14,6 +14,7 @@ from aiordma.proto.clc import Decline
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from tests.health import descriptors, until
+from tests.virtual import in_virtual_time
 
 from .fake import Engine, Trouble
 from .serving import LOCAL, check_echo, serving
@@ -134,6 +135,7 @@ async def test_nothing_is_left_of_many_connections(engine: Engine) -> None:
         assert not engine.halves
 
 
+@in_virtual_time
 async def test_listener_closed_while_a_client_on_a_shared_link_decides(engine: Engine) -> None:
     """The server waits for its decision; the socket is closed only when the loop watches it no more."""
     engine.first_contact = False

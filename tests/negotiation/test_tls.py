@@ -19,6 +19,7 @@ from aiordma.pipes.tls import TlsLayer
 from aiordma.proto.clc import Proposal
 from aiordma.streams.connector import connect
 from tests.health import until
+from tests.virtual import in_virtual_time
 
 from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving, tcp_pair
 
@@ -101,6 +102,7 @@ async def test_both_ends_must_allow_it(
             await connect(LOCAL, listener.port, ssl=client_context, mode="rdma")
 
 
+@in_virtual_time
 async def test_plain_tls_client_is_served_inside_tls(
     engine: Engine, client_context: ssl.SSLContext, server_context: ssl.SSLContext
 ) -> None:
