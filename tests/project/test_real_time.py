@@ -40,7 +40,6 @@ ALLOWED: dict[str, dict[str, int]] = {
         "compat/test_tls.py": 1,
         "compat/test_transport_end.py": 1,
         "datagrams/test_connection.py": 1,
-        "datagrams/test_unreliable.py": 1,
         "examples/test_file_copy.py": 1,
         "faults/test_calls.py": 2,
         "faults/test_random.py": 2,
