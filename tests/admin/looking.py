@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiordma.admin import asking, directory
 from aiordma.admin.messages import Show
 from aiordma.wake.beside import wait_for_threads
+from tests.processes import FULL_PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ def listed(pid: int) -> list[Loop]:
 def loops_of(pid: int) -> list[Loop]:
     """The same, as soon as there is one: an endpoint begins a moment after the first connection. Not called
     in a loop that is to be seen."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + FULL_PATIENCE
     while not (found := listed(pid)) and time.monotonic() < until:
         time.sleep(0.005)
     return found
@@ -57,7 +58,7 @@ def connected_to(pid: int) -> Iterator[socket.socket]:
     with contextlib.closing(directory.Directory(loop.home, loop.uid)) as home:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with sock:
-            sock.settimeout(20)
+            sock.settimeout(FULL_PATIENCE)
             sock.connect(home.address(loop.stem + directory.SOCKET))
             yield sock
 

@@ -43,7 +43,7 @@ from aiordma.admin.messages import (
 from tests.forking import fork
 from tests.health import descriptors, endpoint_begun, until
 from tests.loops import LOOPS
-from tests.processes import PATIENCE, process
+from tests.processes import FULL_PATIENCE, PATIENCE, process
 from tests.world import DEVICE
 
 from .looking import EVERYTHING, ask_one, connected_to, drained, listed, loops_of, rows
@@ -624,7 +624,7 @@ def test_other_users_neither_see_nor_ask_a_process(tmp_path: Path, monkeypatch: 
 
         def ask() -> bool:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-                sock.settimeout(20)
+                sock.settimeout(FULL_PATIENCE)
                 sock.connect(name)
                 with contextlib.suppress(BrokenPipeError):
                     sock.sendall(packed(EVERYTHING))

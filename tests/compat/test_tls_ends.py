@@ -20,6 +20,7 @@ from aiordma.compat.connection import create_connection, open_connection, start_
 from aiordma.compat.tls import TlsTransport
 from aiordma.config import Config
 from tests.health import until
+from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL, port_of
 from tests.streams.pairs import tls_contexts
 from tests.virtual import on_virtual_asyncio
@@ -348,7 +349,7 @@ async def test_the_end_comes_after_what_the_last_data_has_scheduled(kind: Any) -
         assert isinstance(transport, TlsTransport)
         transport.pause_reading()
         transport.write(b"?")
-        await asyncio.wait_for(said.wait(), 20)
+        await asyncio.wait_for(said.wait(), FULL_PATIENCE)
         transport.resume_reading()
         await protocol.lost
     assert protocol.events == ["made", "data", "scheduled", "eof", "lost"]

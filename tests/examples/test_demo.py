@@ -59,7 +59,9 @@ def test_the_demo_leaves_nothing_behind(number: signal.Signals) -> None:
 
 def test_the_demo_says_what_is_missing() -> None:
     env = dict(os.environ, PATH="/nonexistent")
-    result = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=50, env=env)
+    result = subprocess.run(
+        [sys.executable, DEMO], capture_output=True, text=True, timeout=50 * SLOWER, env=env
+    )
     assert result.returncode == 1
     assert "redis-server is missing" in result.stdout
 

@@ -9,6 +9,8 @@ import sys
 import pytest
 from demolib.processes import Program
 
+from tests.processes import FULL_PATIENCE
+
 from .conftest import EXAMPLES, MODES
 
 
@@ -22,7 +24,9 @@ def test_the_client_gets_its_words_back(mode: str, monkeypatch: pytest.MonkeyPat
         port = server.first_line.rpartition(":")[2]
         client = [sys.executable, str(EXAMPLES / "echo_client.py"), "127.0.0.1", port]
         for _ in range(2):
-            out = subprocess.run(client, capture_output=True, text=True, timeout=20, check=True).stdout
+            out = subprocess.run(
+                client, capture_output=True, text=True, timeout=FULL_PATIENCE, check=True
+            ).stdout
             assert out == f"b'hello, RDMA' by {mode}\n"
     finally:
         server.stop()

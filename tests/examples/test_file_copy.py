@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aiordma
+from tests.processes import FULL_PATIENCE
 
 from .conftest import EXAMPLES, MODES
 from .stack import until
@@ -361,14 +362,14 @@ def programs(into: Path, mode: Mode) -> Any:
 def test_several_files_by_the_programs(programs: Programs, source: Path, into: Path) -> None:
     paths = [make(source, f"f{size}", size) for size in (0, 10, 5_000_000)]
     sender = programs.send(*paths)
-    out, err = sender.communicate(timeout=30)
+    out, err = sender.communicate(timeout=FULL_PATIENCE)
     assert sender.returncode == 0, err
     for path in paths:
         assert (into / path.name).read_bytes() == path.read_bytes()
         assert f"{path.name}: {path.stat().st_size} bytes, SHA-256 " in out
     assert programs.receiver.stop(signal.SIGINT) == 130
     missing = programs.send(source / "missing")
-    assert missing.communicate(timeout=30)[1].count("\n") == 1, "one line, no traceback"
+    assert missing.communicate(timeout=FULL_PATIENCE)[1].count("\n") == 1, "one line, no traceback"
     assert missing.returncode == 1
 
 
@@ -397,13 +398,13 @@ def test_stopped_in_the_middle_and_run_again(
     until(lambda: sender.poll() is not None or size_of(part) > 5_000_000, "the copy is under way")
     if victim == "sender":
         sender.send_signal(number)
-        _, err = sender.communicate(timeout=30)
+        _, err = sender.communicate(timeout=FULL_PATIENCE)
         assert sender.returncode == (130 if number == signal.SIGINT else -9)
         assert number == signal.SIGKILL or "run it again to go on from here" in err
         assert "Traceback" not in err
     else:
         programs.receiver.stop(number)
-        _, err = sender.communicate(timeout=30)
+        _, err = sender.communicate(timeout=FULL_PATIENCE)
         assert sender.returncode == 1
         assert "run it again to go on from here" in err
         assert not (into / "big").exists()
@@ -411,7 +412,7 @@ def test_stopped_in_the_middle_and_run_again(
     assert not (into / "big").exists()
     for _ in range(100):
         again = programs.send(path)
-        out, err = again.communicate(timeout=30)
+        out, err = again.communicate(timeout=FULL_PATIENCE)
         if "just being received" not in err:
             break
     assert again.returncode == 0, err

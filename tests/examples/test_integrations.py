@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiordma.negotiation.announcement import is_announced
+from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL, free_port
 from tests.world import DEVICE
 
@@ -60,7 +61,7 @@ def running(program: list[str], ready: str) -> Iterator[None]:
             pytest.fail("".join(lines))
         yield
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=30)
+        rest, _ = process.communicate(timeout=FULL_PATIENCE)
         assert "Traceback" not in rest
     finally:
         process.kill()

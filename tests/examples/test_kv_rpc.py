@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from demolib.processes import Program
 
+from tests.processes import FULL_PATIENCE
+
 from .conftest import EXAMPLES, MODES
 
 pytestmark = pytest.mark.slow
@@ -27,7 +29,9 @@ class Server(Program):
 
 def client(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, KV, "client", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=FULL_PATIENCE, check=False
+    )
 
 
 @pytest.fixture(params=MODES)
@@ -83,7 +87,7 @@ def test_deadlines_and_the_wait_that_ends(server: Server) -> None:
     ) as waiting:
         try:
             assert out(client(at, "put", "pear", "ripe")) == "version 1\n"
-            assert waiting.communicate(timeout=30)[0] == "pear = ripe  (version 1)\n"
+            assert waiting.communicate(timeout=FULL_PATIENCE)[0] == "pear = ripe  (version 1)\n"
         finally:
             waiting.kill()
 
@@ -109,7 +113,7 @@ def test_a_server_that_is_stopped_lets_calls_end(server: Server) -> None:
         try:
             out(client(server.address, "put", "x", "y"))
             server.stop(signal.SIGTERM)
-            assert "UNAVAILABLE" in waiting.communicate(timeout=30)[1]
+            assert "UNAVAILABLE" in waiting.communicate(timeout=FULL_PATIENCE)[1]
         finally:
             waiting.kill()
 
@@ -117,7 +121,11 @@ def test_a_server_that_is_stopped_lets_calls_end(server: Server) -> None:
 def test_help_teaches() -> None:
     for arguments in (["--help"], ["client", "--help"], ["server", "--help"]):
         done = subprocess.run(
-            [sys.executable, KV, *arguments], capture_output=True, text=True, timeout=30, check=True
+            [sys.executable, KV, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=FULL_PATIENCE,
+            check=True,
         )
         assert "HOST:PORT" in done.stdout
     assert client("nonsense", "get", "x").returncode == 2

@@ -19,6 +19,7 @@ from pubsublib.broker import Broker
 import aiordma
 from aiordma.config import Config
 from tests.health import until
+from tests.processes import FULL_PATIENCE
 
 from .conftest import EXAMPLES, MODES
 
@@ -176,11 +177,11 @@ def test_the_programs(mode: str) -> None:
         )
         try:
             publish = program("publish", "--mode", mode, address, "weather/berlin")
-            subprocess.run([*publish, "sunny", "windy"], timeout=20, check=True)
+            subprocess.run([*publish, "sunny", "windy"], timeout=FULL_PATIENCE, check=True)
             lines = program("publish", "--mode", mode, address, "news")
-            subprocess.run(lines, input=b"one\ntwo\n", timeout=20, check=True)
+            subprocess.run(lines, input=b"one\ntwo\n", timeout=FULL_PATIENCE, check=True)
             subscriber.wait_for("news: two")
-            assert subscriber.process.wait(20) == 0
+            assert subscriber.process.wait(FULL_PATIENCE) == 0
         finally:
             subscriber.stop()
         assert [line for line in subscriber.lines if ": " in line] == [
@@ -190,7 +191,7 @@ def test_the_programs(mode: str) -> None:
             "news: two",
         ]
         wrong = subprocess.run(
-            program("publish", address, "a*", "x"), capture_output=True, text=True, timeout=20
+            program("publish", address, "a*", "x"), capture_output=True, text=True, timeout=FULL_PATIENCE
         )
         assert wrong.returncode == 1
         assert "pattern" in wrong.stderr
@@ -207,12 +208,12 @@ def test_help_teaches() -> None:
         (("publish",), ("lines of standard input",)),
     ):
         text = subprocess.run(
-            program(*arguments, "--help"), capture_output=True, text=True, timeout=20, check=True
+            program(*arguments, "--help"), capture_output=True, text=True, timeout=FULL_PATIENCE, check=True
         ).stdout
         for word in words:
             assert word in text
     gone = subprocess.run(
-        program("publish", f"{LOCAL}:1", "t", "x"), capture_output=True, text=True, timeout=20
+        program("publish", f"{LOCAL}:1", "t", "x"), capture_output=True, text=True, timeout=FULL_PATIENCE
     )
     assert gone.returncode == 1
     assert "Traceback" not in gone.stderr

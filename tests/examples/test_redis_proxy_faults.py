@@ -14,6 +14,8 @@ import pytest
 import redis
 from demolib.processes import free_port
 
+from tests.processes import FULL_PATIENCE
+
 from .conftest import EXAMPLES, MODES
 from .stack import Stack, running, until
 from .test_redis_proxy import connections, in_a_wait, read_exactly, read_to_end
@@ -55,7 +57,7 @@ def test_a_killed_server_is_told_and_survived(stack: Stack, victim: str) -> None
     until(lambda: in_a_wait(stack), "blpop reached the server")
     program = getattr(stack, victim)
     program.stop(signal.SIGKILL)
-    waiter.join(20)
+    waiter.join(FULL_PATIENCE)
     assert "PROXY the connection to Redis was lost" in str(blocked)
 
     def away() -> str:
@@ -197,7 +199,7 @@ def test_a_long_command_streams_through_with_bounded_memory(stack: Stack) -> Non
         assert sent < size
         assert memory_kib(stack.front.process.pid) - before < 24 * 1024
         stack.redis.process.send_signal(signal.SIGCONT)
-        sock.settimeout(20)
+        sock.settimeout(FULL_PATIENCE)
         send()
         sock.sendall(b"\r\n")
         assert read_exactly(sock, 5) == b"+OK\r\n"
@@ -255,7 +257,7 @@ def test_help_and_mistakes() -> None:
             [sys.executable, str(EXAMPLES / "redis_proxy.py"), *args],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=FULL_PATIENCE,
         )
 
     assert "redis-cli -p 7000 ping" in run("--help").stdout

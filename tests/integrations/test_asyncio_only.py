@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 from typing import Any
 
 import anyio
 import pytest
 
 import aiordma
-from tests.roles import LOCAL, port_of
+from tests.roles import LOCAL, free_port, port_of
 
 pytestmark = pytest.mark.anyio
 
@@ -76,9 +75,7 @@ async def test_grpclib() -> None:
             return {"/Echo/Say": Handler(self.say, Cardinality.UNARY_UNARY, bytes, bytes)}
 
     server = RdmaServer([Echo()], codec=Bytes())
-    with socket.socket() as probe:
-        probe.bind((LOCAL, 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     await server.start(LOCAL, port)
     channel = RdmaChannel(LOCAL, port, codec=Bytes())
     say = UnaryUnaryMethod(channel, "/Echo/Say", bytes, bytes)
@@ -132,9 +129,7 @@ async def test_redis_with_a_plain_server(tmp_path: Any, redis_may_read: None) ->
         pytest.skip("redis-server is not installed")
     from aiordma.integrations.redis import from_url
 
-    with socket.socket() as probe:
-        probe.bind((LOCAL, 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = await asyncio.create_subprocess_exec(
         "redis-server", "--port", str(port), "--bind", LOCAL, "--save", "", cwd=tmp_path,
         stdout=asyncio.subprocess.DEVNULL,

@@ -10,6 +10,7 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
+from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL, port_of
 from tests.streams.pairs import tls_contexts
 
@@ -40,7 +41,7 @@ async def exchange(client: Any) -> str:
     """One message to oneself; the path."""
     subscription = await client.subscribe("greeting")
     await client.publish("greeting", b"hello")
-    assert (await subscription.next_msg(timeout=20)).data == b"hello"
+    assert (await subscription.next_msg(timeout=FULL_PATIENCE)).data == b"hello"
     path: str = client._transport._bare_io_writer.get_extra_info("aiordma.path")
     await client.close()
     return path

@@ -18,6 +18,7 @@ from aiordma.links import engine as engines
 from aiordma.links import first_device
 from tests.health import check_echo, descriptors, until
 from tests.negotiation.serving import serving
+from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL, echo
 from tests.world import DEVICE
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 SOFT = Config(device=DEVICE)
-SECONDS = 20.0
+SECONDS = FULL_PATIENCE
 
 
 class Gate:

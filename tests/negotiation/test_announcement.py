@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -11,13 +10,7 @@ import pytest
 import aiordma
 from aiordma.negotiation import announcement
 from aiordma.negotiation.announcement import Announcement, is_announced
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+from tests.roles import free_port
 
 
 def test_several_processes_of_one_port() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from aiordma import borrowed
 from aiordma.config import settings
 from aiordma.launch import settings as launch
 from aiordma.verbs import bindings
+from tests.roles import free_port
 
 from .tree import ROOT
 
@@ -209,11 +209,8 @@ def test_the_first_programs_are_whole_programs(name: str) -> None:
 @pytest.mark.parametrize("mode", ["rdma", "tcp"])
 def test_the_readmes_program_runs(mode: str) -> None:
     (program,) = (block for block in _python_blocks((ROOT / "README.md").read_text(encoding="utf-8")))
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
     done = subprocess.run(
-        [sys.executable, "-c", program.replace("7000", str(port))],
+        [sys.executable, "-c", program.replace("7000", str(free_port()))],
         env=os.environ | {"AIORDMA_MODE": mode},
         capture_output=True,
         text=True,

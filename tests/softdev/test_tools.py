@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.processes import FULL_PATIENCE
+from tests.roles import free_port
 from tests.tools import listening, perftest, run_pair
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-LIMIT = 25  # seconds, to end a hang
+LIMIT = FULL_PATIENCE  # to end a hang
 
 
 def environment(library: Path) -> dict[str, str]:
@@ -30,13 +31,6 @@ def run(library: Path, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def pair(library: Path, tool: str, *options: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 import aiordma
+from tests.processes import FULL_PATIENCE
 
 LOCAL = "127.0.0.1"
 WAYS: dict[str, tuple[Any, Any]] = {
@@ -74,7 +75,10 @@ def test_where_asyncio_wants_a_coroutine(kind: str) -> None:
             task = asyncio.create_task(connect(LOCAL, listener.port, mode="tcp"))
             assert "connect" in repr(task)
             both = await asyncio.gather(task, connect(LOCAL, listener.port, mode="tcp"))
-            for client in (*both, await asyncio.wait_for(connect(LOCAL, listener.port, mode="tcp"), 20)):
+            for client in (
+                *both,
+                await asyncio.wait_for(connect(LOCAL, listener.port, mode="tcp"), FULL_PATIENCE),
+            ):
                 await client.aclose()
 
     asyncio.run(main())

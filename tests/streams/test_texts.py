@@ -13,6 +13,7 @@ import trio
 import aiordma
 from aiordma.channels import channel
 from tests.health import until
+from tests.processes import FULL_PATIENCE
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def in_thread(runner: Callable[..., Any], function: Callable[[], Coroutine[Any, 
 
     thread = threading.Thread(target=main)
     thread.start()
-    thread.join(20)
+    thread.join(FULL_PATIENCE)
     return errors[0]
 
 

@@ -23,11 +23,12 @@ from aiordma import wake
 from aiordma.wake.beside import Beside, LoopEndedError, start_thread, wait_for_threads
 from tests.forking import fork
 from tests.health import until
+from tests.processes import FULL_PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SECONDS = 20.0
+SECONDS = FULL_PATIENCE
 
 
 class Gate:
@@ -340,7 +341,7 @@ def test_a_fork_waits_for_the_thread() -> None:
         assert locked.wait(SECONDS)
         child = fork()
         if child == 0:
-            os._exit(0 if lock.acquire(timeout=5) else 1)
+            os._exit(0 if lock.acquire(timeout=SECONDS) else 1)
         await beside.wait()
         return child
 

@@ -22,7 +22,7 @@ from aiordma import rpc, wake
 from aiordma.links import engine as engines
 from aiordma.wake.beside import wait_for_threads
 from tests.health import collected, descriptors, endpoint_begun
-from tests.processes import PATIENCE
+from tests.processes import FULL_PATIENCE, PATIENCE
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -275,11 +275,11 @@ def test_what_was_sent_and_closed_before_the_loop_was_still_arrives(
         async with await aiordma.connect(LOCAL, port[0], mode="rdma", config=CONFIG) as stream:
             await stream.send(b"x" * 10_000)
 
-    assert ready.wait(10)
+    assert ready.wait(FULL_PATIENCE)
     loop = factory()
     loop.run_until_complete(send())
     loop.close()
-    thread.join(10)
+    thread.join(FULL_PATIENCE)
     assert b"".join(got) == b"x" * 10_000
 
 

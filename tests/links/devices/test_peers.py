@@ -9,7 +9,7 @@ import pytest
 import aiordma
 from aiordma import rpc
 from tests.health import check_echo, until
-from tests.processes import process
+from tests.processes import FULL_PATIENCE, process
 from tests.roles import LOCAL
 from tests.tuned import tuned
 
@@ -72,14 +72,14 @@ async def test_a_pool_connects_again_over_the_other_device() -> None:
             rpc.serve(service, LOCAL, 0, config=config) as server,
             rpc.connect_pool([(LOCAL, server.port)], config=config) as client,
         ):
-            assert await client.call("numbers.double", 1, timeout=20) == 2
+            assert await client.call("numbers.double", 1, timeout=FULL_PATIENCE) == 2
             for _ in range(2):
                 before = {group.engine.backend.name for group in groups_in_use(devices)}
                 fail(devices, "link")
 
                 async def again() -> bool:
                     try:
-                        return bool(await client.call("numbers.double", 2, timeout=20) == 4)
+                        return bool(await client.call("numbers.double", 2, timeout=FULL_PATIENCE) == 4)
                     except rpc.RpcError:
                         return False  # the call that was under way when the link failed
 
