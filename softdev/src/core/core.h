@@ -471,9 +471,10 @@ void soft_count_rnr(void);
 struct soft_order {
 	uint32_t length, size, pieces, left, at, step;
 };
-/* Whether WRITEs to memory registered with that access have none; to the memory of that key. */
+/* Whether what reaches memory registered with that access has none; the memory of that key; all of that list. */
 bool soft_any_order(uint32_t access);
-bool soft_is_loose(uint32_t rkey);
+bool soft_is_loose(uint32_t key);
+bool soft_is_loose_list(const struct ibv_sge *sge, uint32_t n);
 void soft_order_begin(struct soft_order *o, struct soft_qp *qp, uint32_t length);
 bool soft_order_next(struct soft_order *o, uint32_t *offset, uint32_t *n);
 /* Whether the next WRITE is placed before this one. */

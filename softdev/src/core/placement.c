@@ -1,11 +1,12 @@
 /*
- * The order in which a personality places WRITEs and their bytes.
+ * The order in which a personality places messages and their bytes.
  *
  * Cards promise none within a message: its last byte may be there before its first. Packets are placed as they come, and
  * the lines of a packet as they pass the bus. A message is cut into pieces, which are placed in an order that depends on
- * the seed of the faults, and on how many orders the queue pair has drawn: a program that fails does so again.
+ * the seed of the faults, and on how many orders the queue pair has drawn: a program that fails does so again. This holds
+ * for WRITEs, for SENDs in the buffers of the receive, and for READs in those of the requester.
  *
- * Between messages: of those that are posted together, one may be placed before the one that stands before it. It is
+ * Between WRITEs: of those that are posted together, one may be placed before the one that stands before it. It is
  * placed again in its turn, so that in the end later bytes are above earlier ones. Nothing that keeps to completions can
  * tell: it does not look at the destination before that, and a source does not change.
  */
@@ -21,11 +22,19 @@ bool soft_any_order(uint32_t access)
 	       (access & IBV_ACCESS_RELAXED_ORDERING || !strcmp(soft_personality()->placement, "any"));
 }
 
-bool soft_is_loose(uint32_t rkey)
+bool soft_is_loose(uint32_t key)
 {
-	const struct soft_region *r = soft_key_find(rkey);
+	const struct soft_region *r = soft_key_find(key);
 
 	return r && soft_any_order(r->access);
+}
+
+bool soft_is_loose_list(const struct ibv_sge *sge, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (sge[i].length && !soft_is_loose(sge[i].lkey))
+			return false;
+	return true;
 }
 
 static uint64_t draw(struct soft_qp *qp)

@@ -86,7 +86,7 @@ bool soft_wqe_gather(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t of
 	return true;
 }
 
-bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, const char *from, uint32_t n)
+static bool scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, const char *from, uint32_t n)
 {
 	for (uint32_t i = 0; n; i++) {
 		const struct ibv_sge *sge = &wqe->sge[i];
@@ -104,6 +104,20 @@ bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t o
 		n -= part;
 		offset = 0;
 	}
+	return true;
+}
+
+bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, const char *from, uint32_t n)
+{
+	struct soft_order order;
+	uint32_t at, part;
+
+	if (soft_likely(!soft_unordered) || !soft_is_loose_list(wqe->sge, wqe->num_sge))
+		return scatter(qp, wqe, offset, from, n);
+	soft_order_begin(&order, qp, n);
+	while (soft_order_next(&order, &at, &part))
+		if (!scatter(qp, wqe, offset + at, from + at, part))
+			return false;
 	return true;
 }
 

@@ -32,15 +32,12 @@ static int refuse(struct soft_qp *qp, int status, struct soft_after *after)
 	return status;
 }
 
-int soft_rx_place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t n, struct soft_after *after)
+/* The receive has room for them. */
+static int place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t n, struct soft_after *after)
 {
 	const struct soft_rwqe *wqe = qp->current;
 	struct soft_pd *pd = qp->srq ? to_pd(qp->srq->srq.pd) : to_pd(qp->qp.pd);
 
-	if (soft_unlikely(offset > wqe->length || n > wqe->length - offset)) {
-		soft_rx_receive_error(qp, IBV_WC_LOC_LEN_ERR, after);
-		return IBV_WC_REM_INV_REQ_ERR;
-	}
 	for (uint32_t i = 0; n; i++) {
 		const struct ibv_sge *sge = &wqe->sge[i];
 		if (offset >= sge->length) {
@@ -62,6 +59,25 @@ int soft_rx_place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_
 		offset = 0;
 	}
 	return 0;
+}
+
+int soft_rx_place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t n, struct soft_after *after)
+{
+	const struct soft_rwqe *wqe = qp->current;
+	struct soft_order order;
+	uint32_t at, part;
+	int status = 0;
+
+	if (soft_unlikely(offset > wqe->length || n > wqe->length - offset)) {
+		soft_rx_receive_error(qp, IBV_WC_LOC_LEN_ERR, after);
+		return IBV_WC_REM_INV_REQ_ERR;
+	}
+	if (soft_likely(!soft_unordered) || !soft_is_loose_list(wqe->sge, wqe->num_sge))
+		return place(qp, offset, from, n, after);
+	soft_order_begin(&order, qp, n);
+	while (!status && soft_order_next(&order, &at, &part))
+		status = place(qp, offset + at, from + at, part, after);
+	return status;
 }
 
 int soft_rx_receive_done(struct soft_qp *qp, const struct soft_rx *rx, struct soft_after *after)

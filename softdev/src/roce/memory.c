@@ -91,7 +91,11 @@ static int write_to(void *owner, char *to, const uint8_t *from, uint32_t n)
 {
 	struct soft_roce *w = owner;
 
-	return soft_rx_copy(to, (const char *)from, n) ? 0 : soft_rx_missing(w->qp, w->after);
+	const bool loosely = soft_unlikely(soft_unordered) && n && soft_is_loose(w->answer.rkey);
+	const bool whole =
+		loosely ? soft_place(w->qp, to, (const char *)from, n) : soft_rx_copy(to, (const char *)from, n);
+
+	return whole ? 0 : soft_rx_missing(w->qp, w->after);
 }
 
 static int atomic(void *owner, uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap, uint64_t *old)

@@ -83,7 +83,7 @@ static enum soft_direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe,
 
 /* The same, in any order. */
 static enum soft_direct loosely_through_kernel(struct soft_qp *qp, const struct soft_wqe *wqe, const struct soft_reg *r,
-					       uint32_t n)
+					       uint32_t access, uint32_t n)
 {
 	struct soft_wqe piece = *wqe;
 	enum soft_direct done = SOFT_DIRECT_DONE;
@@ -93,7 +93,7 @@ static enum soft_direct loosely_through_kernel(struct soft_qp *qp, const struct 
 	soft_order_begin(&order, qp, n);
 	while (done == SOFT_DIRECT_DONE && soft_order_next(&order, &offset, &part)) {
 		piece.offset = wqe->offset + offset;
-		done = through_kernel(qp, &piece, r, IBV_ACCESS_REMOTE_WRITE, part);
+		done = through_kernel(qp, &piece, r, access, part);
 	}
 	return done;
 }
@@ -174,8 +174,10 @@ enum soft_direct soft_out_direct(struct soft_qp *qp, struct soft_wqe *wqe, uint3
 	if (soft_unlikely(!enter(o, r, wqe->raddr + wqe->offset, n)))
 		return SOFT_DIRECT_NO;
 	if (soft_unlikely(!r->at)) {
+		loosely |= access == IBV_ACCESS_REMOTE_READ && soft_unordered &&
+			   soft_is_loose_list(wqe->sge, wqe->num_sge);
 		enum soft_direct done =
-			loosely ? loosely_through_kernel(qp, wqe, r, n) : through_kernel(qp, wqe, r, access, n);
+			loosely ? loosely_through_kernel(qp, wqe, r, access, n) : through_kernel(qp, wqe, r, access, n);
 		if (!leave(o, r) && done == SOFT_DIRECT_DONE)
 			return SOFT_DIRECT_NO;
 		return done == SOFT_DIRECT_DONE && n < left ? SOFT_DIRECT_MORE : done;
