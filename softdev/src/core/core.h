@@ -168,6 +168,7 @@ struct soft_proc {
 	struct soft_mw *_Atomic mws[SOFT_MAX_MR];
 
 	_Atomic(uint64_t) timer_ns; /* when timer_fd fires; 0: not armed */
+	atomic_uint held;           /* completions in batches (batch.c) */
 };
 extern struct soft_proc soft_proc;
 
@@ -335,6 +336,8 @@ void soft_cq_progress(struct soft_cq *cq);
 /* Allocates a door bit for one side of a QP; -1: none free. */
 int soft_cq_slot_get(struct soft_cq *cq, struct soft_qp *qp, bool send);
 void soft_cq_slot_put(struct soft_cq *cq, uint32_t slot);
+/* Of a queue with that index, where the personality has completions come together; else NULL. Freed with free(). */
+struct soft_batch *soft_batch_new(uint32_t index);
 /* Hides the CQ from the progress thread. */
 void soft_cq_unpublish(struct soft_cq *cq);
 /*

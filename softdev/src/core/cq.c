@@ -55,7 +55,8 @@ void soft_cq_spend(struct soft_cq *cq)
 	fire(cq, true);
 }
 
-void soft_cq_add(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender, uint32_t sent)
+static inline void show(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender,
+			uint32_t sent)
 {
 	bool overrun = false;
 
@@ -82,6 +83,17 @@ void soft_cq_add(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, st
 		atomic_store(&cq->broken, true);
 		soft_kick_self();
 	}
+}
+
+void soft_cq_show(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender, uint32_t sent)
+{
+	show(cq, wc, solicited, sender, sent);
+}
+
+void soft_cq_add(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender, uint32_t sent)
+{
+	if (soft_likely(!cq->batch) || !soft_batch_takes(cq, wc, solicited, sender, sent))
+		show(cq, wc, solicited, sender, sent);
 }
 
 static inline void push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender,
@@ -209,6 +221,7 @@ int soft_cq_pop(struct soft_cq *cq, int n, struct soft_cqe *out)
 void soft_cq_purge(struct soft_cq *cq, uint32_t qp_num)
 {
 	soft_fault_forget(cq, qp_num, false);
+	soft_batch_forget(cq, qp_num, false);
 	soft_lock(&cq->lock);
 	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed), keep = head;
 	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
@@ -364,5 +377,6 @@ void soft_cq_unpublish(struct soft_cq *cq)
 	soft_unlock(&soft_proc.cq_lock);
 	atomic_fetch_and(cq->armed, ~(uint64_t)SOFT_ARM_WANTED);
 	soft_fault_forget(cq, 0, true);
+	soft_batch_forget(cq, 0, true);
 	wait_unpinned(cq);
 }

@@ -194,6 +194,7 @@ static uint64_t settle(bool changed)
 void soft_faults_tick(void)
 {
 	soft_fault_release();
+	soft_batch_release();
 	pthread_mutex_lock(&lock);
 	if (count)
 		settle(false);
@@ -233,6 +234,7 @@ SOFT_EXPORT uint64_t softdev_faults_clock(uint64_t now_ns)
 		;
 	pthread_mutex_unlock(&lock);
 	soft_fault_release();
+	soft_batch_release();
 	if (now_ns)
 		soft_run_doors();
 	return atomic_load(&wanted);

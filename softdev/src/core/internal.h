@@ -70,9 +70,14 @@ static inline bool soft_cq_announced(struct soft_cq *cq, uint64_t hot)
 	}
 	return false;
 }
-/* Adds an entry and wakes an armed channel. Of a receive: sender is NULL. */
+/*
+ * Adds an entry and wakes an armed channel, at once or, as the personality has it, together with others. Of a receive:
+ * sender is NULL.
+ */
 void soft_cq_add(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender, uint32_t sent);
-/* The same, unless a fault prevents it. solicited: counts for solicited-only arming (errors always do). */
+/* The same, at once. */
+void soft_cq_show(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender, uint32_t sent);
+/* soft_cq_add(), unless a fault prevents it. solicited: counts for solicited-only arming (errors always do). */
 void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited);
 /* The same for a work request: whoever polls it frees the entries of that send queue before `sent`. */
 void soft_cq_push_sent(struct soft_cq *cq, const struct ibv_wc *wc, struct soft_qp *sender, uint32_t sent);
@@ -88,6 +93,16 @@ void soft_cq_break(struct soft_cq *cq);
 void soft_cq_idle(struct soft_cq *cq);
 /* Removes the entries of a QP that is being destroyed from a CQ. */
 void soft_cq_purge(struct soft_cq *cq, uint32_t qp_num);
+
+/* ---- batch.c ---------------------------------------------------------------------------------------- */
+
+/* False: it is to be shown at once. The queue has a batch. */
+bool soft_batch_takes(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited, struct soft_qp *sender,
+		      uint32_t sent);
+/* Drops those of a queue pair (of all: cq only), which goes away. */
+void soft_batch_forget(struct soft_cq *cq, uint32_t qp_num, bool all);
+/* Shows those whose time has come. No lock held. */
+void soft_batch_release(void);
 
 /* ---- rq.c: rq_lock held ----------------------------------------------------------------------------- */
 

@@ -28,44 +28,32 @@ static bool resolve(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t acc
 	return true;
 }
 
-/* The next n bytes of a SEND. 0, or a status. */
-static int place(struct soft_qp *b, const struct soft_wqe *wqe, const struct piece *pieces, uint32_t offset, uint32_t n,
-		 struct soft_after *after)
-{
-	uint32_t skip = offset;
-	int status = 0;
-
-	for (uint32_t i = 0; i < wqe->num_sge && n && !status; i++) {
-		if (skip >= pieces[i].length) {
-			skip -= pieces[i].length;
-			continue;
-		}
-		const uint32_t part = pieces[i].length - skip < n ? pieces[i].length - skip : n;
-		/*
-		 * resolve() has filled num_sge of them and nothing changes them meanwhile, which the analyser cannot
-		 * see.
-		 */
-		/* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
-		status = soft_rx_place(b, offset, pieces[i].addr + skip, part, after);
-		offset += part;
-		n -= part;
-		skip = 0;
-	}
-	return status;
-}
-
-/* All of it, in any order. */
-static int place_loosely(struct soft_qp *b, const struct soft_wqe *wqe, const struct piece *pieces,
-			 struct soft_after *after)
+/* A SEND, in any order. 0, or a status. */
+__attribute__((noinline)) static int place_loosely(struct soft_qp *b, const struct soft_wqe *wqe,
+						   const struct piece *pieces, struct soft_after *after)
 {
 	struct soft_order order;
-	uint32_t offset, part;
-	int status = 0;
+	uint32_t offset, left;
+	int status;
 
 	soft_order_begin(&order, b, wqe->length);
-	while (!status && soft_order_next(&order, &offset, &part))
-		status = place(b, wqe, pieces, offset, part, after);
-	return status;
+	while (soft_order_next(&order, &offset, &left)) {
+		uint32_t skip = offset;
+		for (uint32_t i = 0; i < wqe->num_sge && left; i++) {
+			if (skip >= pieces[i].length) {
+				skip -= pieces[i].length;
+				continue;
+			}
+			const uint32_t part = pieces[i].length - skip < left ? pieces[i].length - skip : left;
+			status = soft_rx_place(b, offset, pieces[i].addr + skip, part, after);
+			if (status)
+				return status;
+			offset += part;
+			left -= part;
+			skip = 0;
+		}
+	}
+	return 0;
 }
 
 static int receive(struct soft_qp *b, const struct soft_qp *a, const struct soft_wqe *wqe, const struct piece *pieces,
@@ -78,6 +66,7 @@ static int receive(struct soft_qp *b, const struct soft_qp *a, const struct soft
 		.src_qp = a->qp.qp_num,
 		.length = wqe->length,
 	};
+	uint32_t offset = 0;
 	int status = 0;
 
 	if (wqe->opcode != IBV_WR_RDMA_WRITE_WITH_IMM) {
@@ -85,9 +74,19 @@ static int receive(struct soft_qp *b, const struct soft_qp *a, const struct soft
 			soft_rx_receive_error(b, IBV_WC_LOC_LEN_ERR, after);
 			return IBV_WC_REM_INV_REQ_ERR;
 		}
-		const bool loosely =
-			soft_unlikely(soft_unordered) && soft_is_loose_list(b->current->sge, b->current->num_sge);
-		status = loosely ? place_loosely(b, wqe, pieces, after) : place(b, wqe, pieces, 0, wqe->length, after);
+		if (soft_unlikely(soft_unordered) && soft_is_loose_list(b->current->sge, b->current->num_sge)) {
+			status = place_loosely(b, wqe, pieces, after);
+			return status ? status : soft_rx_receive_done(b, &rx, after);
+		}
+		for (uint32_t i = 0; i < wqe->num_sge && !status; i++) {
+			/*
+			 * resolve() has filled num_sge of them and nothing changes them meanwhile, which the analyser
+			 * cannot see.
+			 */
+			/* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
+			status = soft_rx_place(b, offset, pieces[i].addr, pieces[i].length, after);
+			offset += pieces[i].length;
+		}
 	}
 	return status ? status : soft_rx_receive_done(b, &rx, after);
 }

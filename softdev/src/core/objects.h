@@ -37,6 +37,7 @@ struct soft_cq;
 struct soft_door; /* door.h */
 struct soft_wqe;  /* core.h */
 struct soft_async;
+struct soft_batch;
 struct soft_gids;
 struct soft_path_ops; /* path.h */
 /* Opaque here: per-object state of a path. */
@@ -137,6 +138,7 @@ struct soft_cq {
 	_Atomic(uint64_t) *armed; /* in the published segment */
 	uint32_t index;           /* there and in doors */
 	bool timestamps, ignore_overrun, single_threaded;
+	struct soft_batch *batch;     /* batch.c: entries that are held back; NULL: none ever is */
 	uint64_t wc_flags;            /* cq_ex */
 	struct soft_cqe current;      /* cq_ex: the entry between start_poll/next_poll and end_poll */
 	struct soft_lock reader_lock; /* cq_ex: held from start_poll to end_poll, before any other lock */

@@ -61,6 +61,8 @@ static void clamp(struct soft_personality *p)
 	p->signaled_only = wanted.signaled_only;
 	p->no_reads = wanted.no_reads;
 	p->placement = wanted.placement;
+	p->coalesce = wanted.coalesce;
+	p->coalesce_us = wanted.coalesce_us;
 }
 
 static void choose(void)

@@ -21,6 +21,7 @@ struct soft_personality {
 	uint32_t sge_error, recv_sge_error, inline_error, early_error, late_error, late_recv_error;
 	bool negative_errors, signaled_only;
 	const char *no_reads, *placement;
+	uint32_t coalesce, coalesce_us;
 };
 
 /* Whether WRITEs may be placed in any order, at least in memory that allows it. Set before there is a queue pair. */

@@ -86,7 +86,8 @@ bool soft_wqe_gather(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t of
 	return true;
 }
 
-static bool scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, const char *from, uint32_t n)
+__attribute__((always_inline)) static inline bool scatter(struct soft_qp *qp, const struct soft_wqe *wqe,
+							  uint32_t offset, const char *from, uint32_t n)
 {
 	for (uint32_t i = 0; n; i++) {
 		const struct ibv_sge *sge = &wqe->sge[i];
@@ -107,18 +108,24 @@ static bool scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t off
 	return true;
 }
 
-bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, const char *from, uint32_t n)
+__attribute__((noinline)) static bool scatter_loosely(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset,
+						      const char *from, uint32_t n)
 {
 	struct soft_order order;
 	uint32_t at, part;
 
-	if (soft_likely(!soft_unordered) || !soft_is_loose_list(wqe->sge, wqe->num_sge))
-		return scatter(qp, wqe, offset, from, n);
 	soft_order_begin(&order, qp, n);
 	while (soft_order_next(&order, &at, &part))
 		if (!scatter(qp, wqe, offset + at, from + at, part))
 			return false;
 	return true;
+}
+
+bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, const char *from, uint32_t n)
+{
+	if (soft_unlikely(soft_unordered) && soft_is_loose_list(wqe->sge, wqe->num_sge))
+		return scatter_loosely(qp, wqe, offset, from, n);
+	return scatter(qp, wqe, offset, from, n);
 }
 
 bool soft_wqe_keep(struct soft_qp *qp, struct soft_wqe *wqe)

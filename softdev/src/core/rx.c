@@ -33,7 +33,8 @@ static int refuse(struct soft_qp *qp, int status, struct soft_after *after)
 }
 
 /* The receive has room for them. */
-static int place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t n, struct soft_after *after)
+__attribute__((always_inline)) static inline int place(struct soft_qp *qp, uint32_t offset, const char *from,
+						       uint32_t n, struct soft_after *after)
 {
 	const struct soft_rwqe *wqe = qp->current;
 	struct soft_pd *pd = qp->srq ? to_pd(qp->srq->srq.pd) : to_pd(qp->qp.pd);
@@ -61,23 +62,30 @@ static int place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t
 	return 0;
 }
 
-int soft_rx_place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t n, struct soft_after *after)
+__attribute__((noinline)) static int place_loosely(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t n,
+						   struct soft_after *after)
 {
-	const struct soft_rwqe *wqe = qp->current;
 	struct soft_order order;
 	uint32_t at, part;
 	int status = 0;
+
+	soft_order_begin(&order, qp, n);
+	while (!status && soft_order_next(&order, &at, &part))
+		status = place(qp, offset + at, from + at, part, after);
+	return status;
+}
+
+int soft_rx_place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t n, struct soft_after *after)
+{
+	const struct soft_rwqe *wqe = qp->current;
 
 	if (soft_unlikely(offset > wqe->length || n > wqe->length - offset)) {
 		soft_rx_receive_error(qp, IBV_WC_LOC_LEN_ERR, after);
 		return IBV_WC_REM_INV_REQ_ERR;
 	}
-	if (soft_likely(!soft_unordered) || !soft_is_loose_list(wqe->sge, wqe->num_sge))
-		return place(qp, offset, from, n, after);
-	soft_order_begin(&order, qp, n);
-	while (!status && soft_order_next(&order, &at, &part))
-		status = place(qp, offset + at, from + at, part, after);
-	return status;
+	if (soft_unlikely(soft_unordered) && soft_is_loose_list(wqe->sge, wqe->num_sge))
+		return place_loosely(qp, offset, from, n, after);
+	return place(qp, offset, from, n, after);
 }
 
 int soft_rx_receive_done(struct soft_qp *qp, const struct soft_rx *rx, struct soft_after *after)

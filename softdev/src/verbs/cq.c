@@ -34,6 +34,7 @@ static void cq_free(struct soft_cq *cq)
 	free(cq->slots);
 	free(cq->doors);
 	free(cq->own);
+	free(cq->batch);
 	free(cq);
 }
 
@@ -79,6 +80,7 @@ struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_cont
 		if (atomic_load(&soft_proc.cqs[i]))
 			continue;
 		cq->index = cq->cq.handle = i;
+		cq->batch = soft_batch_new(i);
 		cq->armed = &soft_proc.published->cq[i].armed;
 		atomic_fetch_and(cq->armed, ~(uint64_t)SOFT_ARM_WANTED); /* the number goes on */
 		atomic_store(&soft_proc.cqs[i], cq);

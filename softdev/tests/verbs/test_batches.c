@@ -1,0 +1,315 @@
+/*
+ * A personality by which completions become visible together, and those of several queue pairs in any order. A process has
+ * one personality, so each test is a child of this program.
+ */
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "softdev.h"
+#include "tests/harness.h"
+
+enum { QPS = 4, EACH = 4, ALL = QPS * EACH, ROUNDS = 32, AT_MOST_NS = 32000 };
+
+static struct end all, from[QPS], to[QPS];
+static uint64_t now = 1000000000;
+
+/* The clock of the device stands still between two calls, and is moved. */
+static void later(uint64_t ns)
+{
+    now += ns;
+    softdev_faults_clock(now);
+}
+
+static struct ibv_qp *another(struct ibv_cq *cq)
+{
+    struct ibv_qp_init_attr attr = {
+        .send_cq = cq,
+        .recv_cq = cq,
+        .cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1},
+        .qp_type = IBV_QPT_RC,
+        .sq_sig_all = 1};
+    struct ibv_qp *qp = ibv_create_qp(all.pd, &attr);
+
+    CHECK(qp);
+    return qp;
+}
+
+/* Queue pairs with one completion queue for all that is sent, each to one of the other. */
+static void open_all(void)
+{
+    end_open(&all, &(struct end_options){.cqe = 1024, .channel = true});
+    for (int i = 0; i < QPS; i++) {
+        from[i] = to[i] = all;
+        from[i].qp = another(all.send_cq);
+        to[i].qp = another(all.recv_cq);
+        pair_connect(&from[i], &to[i], NULL);
+    }
+}
+
+static void close_all(void)
+{
+    for (int i = 0; i < QPS; i++) {
+        if (from[i].qp)
+            OK(ibv_destroy_qp(from[i].qp));
+        OK(ibv_destroy_qp(to[i].qp));
+    }
+    end_close(&all);
+}
+
+static void write_one(int qp, uint64_t wr_id)
+{
+    const struct address there = end_address(&all);
+
+    post_rdma(&from[qp], wr_id, IBV_WR_RDMA_WRITE, 0, 8, &there, 4096, 0);
+}
+
+/* One after the other from each queue pair. */
+static void write_all(void)
+{
+    for (int i = 0; i < ALL; i++)
+        write_one(i % QPS, (uint64_t)i);
+}
+
+static int take_some(struct ibv_wc wc[ALL])
+{
+    int n = ibv_poll_cq(all.send_cq, ALL, wc);
+
+    CHECK(n >= 0);
+    for (int i = 0; i < n; i++)
+        CHECK_STATUS(&wc[i], IBV_WC_SUCCESS);
+    return n;
+}
+
+static void each_at_once(void)
+{
+    struct ibv_wc wc[ALL];
+
+    softdev_faults_clock(now);
+    open_all();
+    write_all();
+    CHECK_EQ(take_some(wc), ALL);
+    for (int i = 0; i < ALL; i++)
+        CHECK_EQ(wc[i].wr_id, i);
+    close_all();
+}
+
+/* Bit 0: some were held back; 1: one came before an earlier one of another queue pair. */
+static unsigned seen_in_round(uint64_t *hash)
+{
+    struct ibv_wc wc[ALL];
+    uint64_t next[QPS] = {0};
+    unsigned seen = 0;
+
+    write_all();
+    int n = take_some(wc);
+    seen |= n < ALL;
+    later(AT_MOST_NS);
+    n += take_some(wc + n);
+    CHECK_EQ(n, ALL); /* none later */
+    for (int i = 0; i < ALL; i++) {
+        const int qp = (int)(wc[i].wr_id % QPS);
+        CHECK_EQ(wc[i].qp_num, from[qp].qp->qp_num);
+        CHECK_EQ(wc[i].wr_id / QPS, next[qp]); /* a queue pair keeps its order */
+        next[qp]++;
+        seen |= wc[i].wr_id != (uint64_t)i ? 2 : 0;
+        *hash = *hash * 31 + wc[i].wr_id + 1;
+    }
+    return seen;
+}
+
+static uint64_t rounds(void)
+{
+    uint64_t hash = 0;
+    unsigned seen = 0;
+
+    softdev_faults_clock(now);
+    open_all();
+    for (int i = 0; i < ROUNDS; i++)
+        seen |= seen_in_round(&hash);
+    close_all();
+    CHECK_EQ(seen, 3);
+    return hash;
+}
+
+static uint64_t *drawn; /* shared with the children */
+
+static void together(void)
+{
+    *drawn = rounds();
+}
+
+static void another_seed(void)
+{
+    OK(softdev_faults("seed=7"));
+    *drawn = rounds();
+}
+
+/* An armed queue has its event when entries are shown, and not before. */
+static void events_come_with_them(void)
+{
+    struct ibv_wc wc[ALL];
+    int held = 0;
+
+    softdev_faults_clock(now);
+    open_all();
+    for (int i = 0; i < ROUNDS; i++) {
+        OK(ibv_req_notify_cq(all.send_cq, 0));
+        CHECK_EQ(take_some(wc), 0);
+        write_one(i % QPS, (uint64_t)i);
+        if (!take_some(wc)) {
+            CHECK(!readable(all.channel->fd));
+            held++;
+            later(AT_MOST_NS);
+            expect_event(all.channel, all.send_cq);
+            CHECK_EQ(take_some(wc), 1);
+        } else {
+            expect_event(all.channel, all.send_cq);
+        }
+    }
+    close_all();
+    CHECK(held > ROUNDS / 2);
+}
+
+/* What a queue pair leaves goes with it, and so does what a completion queue holds back. */
+static void they_go_with_their_queue_pair(void)
+{
+    struct ibv_wc wc[ALL];
+    int held = 0;
+
+    softdev_faults_clock(now);
+    for (int i = 0; i < ROUNDS; i++) {
+        open_all();
+        write_one(0, 0);
+        write_one(1, 1);
+        const int early = take_some(wc);
+        OK(ibv_destroy_qp(from[0].qp));
+        from[0].qp = NULL;
+        if (!early) {
+            held++;
+            later(AT_MOST_NS);
+            CHECK_EQ(take_some(wc), 1);
+            CHECK_EQ(wc[0].wr_id, 1);
+        }
+        write_one(1, 2);
+        close_all();
+    }
+    CHECK(held > ROUNDS / 2);
+}
+
+/* The system's clock: programs that poll, and programs that sleep, have all of them. */
+static void nothing_is_lost(void)
+{
+    open_all();
+    for (int i = 0; i < TIMES(400); i++) {
+        post_recv(&to[0], 2, 0, 64);
+        post_send(&from[0], 1, 1024, 64, 0);
+        expect_wc(all.send_cq, 1, IBV_WC_SUCCESS);
+        CHECK_EQ(sleep_wc(all.channel, all.recv_cq).wr_id, 2);
+    }
+    close_all();
+}
+
+/* The other end sends back what it gets, asleep between two. */
+static void echoing_end(int fd, void *unused)
+{
+    struct end end;
+
+    (void)unused;
+    end_open(&end, &(struct end_options){.channel = true});
+    end_meet(fd, &end);
+    post_recv(&end, 2, 0, 64);
+    rendezvous(fd);
+    for (int i = 0; i < TIMES(400); i++) {
+        CHECK_EQ(sleep_wc(end.channel, end.recv_cq).wr_id, 2);
+        post_recv(&end, 2, 0, 64);
+        post_send(&end, 1, 0, 64, IBV_SEND_SIGNALED);
+        CHECK_EQ(sleep_wc(end.channel, end.send_cq).wr_id, 1);
+    }
+    rendezvous(fd);
+    end_close(&end);
+}
+
+static void nothing_is_lost_between_processes(void)
+{
+    struct child child = child_start(echoing_end, NULL);
+    struct end end;
+
+    end_open(&end, &(struct end_options){.channel = true});
+    end_meet(child.fd, &end);
+    rendezvous(child.fd);
+    for (int i = 0; i < TIMES(400); i++) {
+        post_recv(&end, 2, 0, 64);
+        post_send(&end, 1, 1024, 64, IBV_SEND_SIGNALED);
+        CHECK_EQ(sleep_wc(end.channel, end.send_cq).wr_id, 1);
+        CHECK_EQ(sleep_wc(end.channel, end.recv_cq).wr_id, 2);
+    }
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
+static void packets_are_not_lost(void)
+{
+    setenv("SOFTDEV_WIRE", "only", 1);
+    nothing_is_lost_between_processes();
+}
+
+static uint64_t in_child(const char *personality, void (*body)(void))
+{
+    int status;
+
+    drawn = mmap(NULL, sizeof *drawn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(drawn != MAP_FAILED);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (!pid) {
+        setenv("SOFTDEV_PERSONALITY", personality, 1);
+        body();
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    const uint64_t result = *drawn;
+    OK(munmap(drawn, sizeof *drawn));
+    return result;
+}
+
+static void a_seed_draws_the_same(void)
+{
+    const uint64_t first = in_child("unordered", together);
+
+    CHECK(in_child("unordered", together) == first);
+    CHECK(in_child("unordered", another_seed) != first);
+}
+
+#define AS(personality, body)                                                                                \
+    static void body##_##personality(void)                                                                   \
+    {                                                                                                        \
+        in_child(#personality, body);                                                                        \
+    }
+
+AS(soft, each_at_once)
+AS(unordered, events_come_with_them)
+AS(unordered, they_go_with_their_queue_pair)
+AS(unordered, nothing_is_lost)
+AS(unordered, nothing_is_lost_between_processes)
+AS(unordered, packets_are_not_lost)
+
+static const struct test tests[] = {
+    TEST(each_at_once_soft),
+    TEST(a_seed_draws_the_same),
+    TEST(events_come_with_them_unordered),
+    TEST(they_go_with_their_queue_pair_unordered),
+    TEST(nothing_is_lost_unordered),
+    TEST(nothing_is_lost_between_processes_unordered),
+    TEST(packets_are_not_lost_unordered),
+};
+
+int main(int argc, char **argv)
+{
+    return test_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}
