@@ -37,16 +37,17 @@ async def _send(loop: Any, transport: Any, file: BinaryIO, offset: int, count: i
         return sent
     _check(file, offset, count)
     wanted: Any = _Wanted(file, transport)
-    if not _is_of_the_kernel(file):
+    with transport.sends_file():
+        if not _is_of_the_kernel(file):
+            sent = await own(loop, transport, wanted, offset, count)
+            return sent
+        stood = file.tell()
+        if not offset:
+            file.seek(0)
         sent = await own(loop, transport, wanted, offset, count)
+        if not sent and _puts_back(loop):
+            file.seek(stood)
         return sent
-    stood = file.tell()
-    if not offset:
-        file.seek(0)
-    sent = await own(loop, transport, wanted, offset, count)
-    if not sent and _puts_back(loop):
-        file.seek(stood)
-    return sent
 
 
 class _Wanted:

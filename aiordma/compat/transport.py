@@ -10,6 +10,7 @@ eof_received() and connection_lost() come in this order, the last exactly once a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -38,7 +39,7 @@ from .sendfile import from_the_beginning
 from .shown_socket import ShownSocket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ..pipes.contracts import Buffer, Pipe
     from .contracts import TransportOwner
@@ -76,6 +77,7 @@ class RingTransport(ReadingTransport):
         "_discards_until",
         "_eof",
         "_lost_writes",
+        "_sender",
         "_server",
         "_shut",
         "_sock",
@@ -134,6 +136,7 @@ class RingTransport(ReadingTransport):
         self._lost_writes = 0
         self._eof = False
         self._shut = False  # shutdown() of the socket has ended writing
+        self._sender: asyncio.Task[Any] | None = None  # it sends a file, and nobody else writes
         self._set_protocol(protocol)
         self._claim_descriptor()
         if server is not None:
@@ -198,15 +201,35 @@ class RingTransport(ReadingTransport):
             self.close()
         elif self._discards_until is not None:
             self._discards_until = None
-            self._direct = not self.is_closing() and not self._eof and not self._shut
+            self._direct = self._writes_directly()
 
     # ---- writing --------------------------------------------------------------------------------------
+
+    def _writes_directly(self) -> bool:
+        """Whether a write may go straight into the ring, once nothing is queued."""
+        return not self._closing and not self._eof and not self._shut and self._sender is None
+
+    @contextlib.contextmanager
+    def sends_file(self) -> Iterator[None]:
+        """The running task sends a file: what others write meanwhile is refused, as on a socket.
+
+        :raises RuntimeError: another one is being sent
+        """
+        if self._sender is not None:
+            raise RuntimeError("unable to send a file; sendfile is in progress")
+        self._sender = asyncio.current_task(self._loop)
+        self._direct = False
+        try:
+            yield
+        finally:
+            self._sender = None
+            self._direct = not self._backlog and self._discards_until is None and self._writes_directly()
 
     def write(self, data: Buffer) -> None:
         """Send `data`: into the peer's ring as far as it has room, the rest when there is room.
 
         :raises TypeError: `data` is not bytes-like
-        :raises RuntimeError: after write_eof()
+        :raises RuntimeError: after write_eof(), or while `loop.sendfile()` sends a file
         """
         if self._direct and type(data) is bytes:
             try:
@@ -225,6 +248,9 @@ class RingTransport(ReadingTransport):
             raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
         if self._eof:
             raise RuntimeError("Cannot call write() after write_eof()")
+        sender = self._sender
+        if sender is not None and sender is not asyncio.current_task(self._loop):
+            raise RuntimeError("unable to write; sendfile is in progress")
         if not data:
             return
         if self._closing:
@@ -240,7 +266,7 @@ class RingTransport(ReadingTransport):
             self._discard(len(data))
             return
         n = 0
-        if self._direct:
+        if self._direct or (sender is not None and not self._backlog):
             try:
                 n = self._try_send(data)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
@@ -329,7 +355,7 @@ class RingTransport(ReadingTransport):
             self._send_failed(exc)
             return
         if not backlog.size:
-            self._direct = not self._closing and not self._eof and not self._shut
+            self._direct = self._writes_directly()
         self._maybe_resume_protocol()  # which may write
         if backlog.size or self._conn_lost:
             return

@@ -15,6 +15,7 @@ class Difference(NamedTuple):
 
 
 _RESET = "the peer of a protocol whose callback has failed gets a reset by RDMA"
+_ABORT = "the peer of an `abort()` that drops data gets a reset by RDMA"
 _FIRST = "The first bytes of a client without RDMA have been read when they are given to the protocol"
 
 _DESCRIPTOR = (
@@ -34,6 +35,7 @@ DIFFERENCES: dict[str, Difference] = {
     "an_error_of_data_received": Difference({"rdma", "installed"}, _RESET),
     "a_cancellation_in_data_received": Difference({"rdma", "installed"}, _RESET),
     "an_error_of_eof_received": Difference({"rdma", "installed"}, _RESET),
+    "the_peer_of_an_abort": Difference({"rdma", "installed"}, _ABORT),
     "a_file_without_the_kernels_help": Difference({"rdma", "installed"}, _FILES, frozenset({"asyncio"})),
     "a_descriptor_that_is_shut_down": Difference({"rdma", "installed"}, _KERNELS_SHUTDOWN),
     "a_descriptor_in_use": Difference({"rdma"}, _DESCRIPTOR, frozenset({"uvloop"})),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.roles import LOCAL
 
-from .stage import KeepsOpen, Stage, Traced, outcome
+from .stage import KeepsOpen, Stage, Traced, attempt, outcome
 from .table import behaviour
-from .writing import Quiet
+from .writing import Counts, Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -266,6 +266,46 @@ async def a_file_that_is_cancelled(stage: Stage) -> None:
     stage.note("reading", near.transport.is_reading())
     far.transport.write(b"answer")
     await stage.until(lambda: near.data)
+
+
+@behaviour
+async def a_write_while_a_file_is_sent(stage: Stage) -> None:
+    """While a file is sent, others may neither write nor send one; behind it they may."""
+    near, far = await stage.pair(Quiet, Counts)
+    far.transport.pause_reading()
+    with file_of(bytes(_MUCH)) as file, file_of(b"another") as other:
+        sending = asyncio.ensure_future(stage.loop.sendfile(near.transport, file))
+        await stage.turns(3)
+        stage.note("write", attempt(near.transport.write, b"between"))
+        stage.note("a buffer", attempt(near.transport.write, bytearray(b"between")))
+        stage.note("nothing", attempt(near.transport.write, b""))
+        stage.note("writelines", attempt(near.transport.writelines, [b"be", b"tween"]))
+        another = await outcome(stage.loop.sendfile(near.transport, other))
+        stage.note("another is refused", isinstance(another, str))
+        far.transport.resume_reading()
+        stage.note("sent", await outcome(sending))
+    stage.note("behind it", attempt(near.transport.write, b"behind"))
+    near.transport.close()
+    await stage.both_end()
+    stage.note("arrived", far.count)
+
+
+@behaviour
+async def a_write_behind_a_file_that_was_cancelled(stage: Stage) -> None:
+    """Once a sendfile() is cancelled, everybody may write again."""
+    near, far = await stage.pair(Quiet, Counts)
+    far.transport.pause_reading()
+    with file_of(bytes(_MUCH)) as file:
+        sending = asyncio.ensure_future(stage.loop.sendfile(near.transport, file))
+        await stage.turns(3)
+        sending.cancel()
+        stage.note("cancelled", await outcome(sending))
+        far.transport.resume_reading()
+        stage.note("write", attempt(near.transport.write, b"behind"))
+        with file_of(b"another") as other:
+            stage.note("another", await outcome(stage.loop.sendfile(near.transport, other)))
+    near.transport.close()
+    await stage.both_end()
 
 
 @behaviour

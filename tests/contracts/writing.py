@@ -114,6 +114,20 @@ async def abort_with_a_full_buffer(stage: Stage) -> None:
 
 
 @behaviour
+async def the_peer_of_an_abort(stage: Stage) -> None:
+    """abort() with much that waits: the peer reads what had left before, and then comes to an end."""
+    near, far = await stage.pair(Quiet, Counts)
+    far.transport.pause_reading()
+    near.transport.write(bytes(_MUCH))
+    await stage.until(lambda: near.paused)
+    near.transport.abort()
+    await stage.until(lambda: near.ended)
+    far.transport.resume_reading()
+    await stage.until(lambda: far.ended)
+    stage.note("a part arrived", 0 < far.count < _MUCH)
+
+
+@behaviour
 async def eof_waits_for_a_slow_peer(stage: Stage) -> None:
     """write_eof() after a large write comes behind all of it."""
     near, far = await stage.pair(Quiet, Counts)
