@@ -200,8 +200,10 @@ class RingTransport(ReadingTransport):
         if not keep_open:
             self.close()
         elif self._discards_until is not None:
-            self._discards_until = None
+            self._discards_until, self._discarded = None, 0
             self._direct = self._writes_directly()
+            if self._protocol_paused:  # what it waits for does not come any more
+                self.ring_failed(anyio.ClosedResourceError())
 
     # ---- writing --------------------------------------------------------------------------------------
 
@@ -299,12 +301,27 @@ class RingTransport(ReadingTransport):
         return self._discards_until is not None
 
     def _discard(self, n: int) -> None:
-        """`n` bytes are written meanwhile. Who does not read learns from it that the peer has gone."""
+        """`n` bytes are written meanwhile. Who does not read learns from it that the peer has gone.
+
+        Who reads is told to wait, as by a full buffer: while it writes on, no callback tells it of the end.
+        """
         assert self._discards_until is not None
         self._discarded += n
         late = self._loop.time() > self._discards_until
         if self._paused and (late or self._discarded > _DISCARD_BYTES):
             self.ring_failed(anyio.ClosedResourceError())
+        elif not self._protocol_paused and self.get_write_buffer_size() > self.get_write_buffer_limits()[1]:
+            self._maybe_pause_protocol()
+            self._loop.call_later(_DISCARD_S, self._end_discarding)
+
+    def _end_discarding(self) -> None:
+        """Who was told to wait, and has paused reading since, learns here that the peer has gone."""
+        if self._discards_until is None or self._closing:
+            return
+        if self._paused:
+            self.ring_failed(anyio.ClosedResourceError())
+        else:
+            self._loop.call_later(_DISCARD_S, self._end_discarding)
 
     def _warn_lost_write(self) -> None:
         self._lost_writes += 1
@@ -404,8 +421,8 @@ class RingTransport(ReadingTransport):
         return True
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that wait for room in the peer's ring."""
-        return self._backlog.size
+        """Bytes that wait for room in the peer's ring, or for the end, beyond what it would hold."""
+        return self._backlog.size + max(0, self._discarded - _DISCARD_BYTES)
 
     @property
     def unsent(self) -> int:
@@ -478,6 +495,7 @@ class RingTransport(ReadingTransport):
 
     def _lose(self, exc: BaseException | None, lossy: bool = False) -> None:
         self._conn_lost = True
+        self._discarded = 0
         self._pipe.on_writable = None
         self._call_soon(self._call_connection_lost, exc, lossy)
 

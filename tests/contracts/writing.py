@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import sys
 from typing import Any
 
@@ -23,6 +24,22 @@ class Quiet(Traced):
 
     def resume_writing(self) -> None:
         self.paused = False
+
+
+class Resumes(Quiet):
+    """Tells a task that waits, as drain() does."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.may_write = asyncio.Event()
+        super().connection_made(transport)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.may_write.set()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.may_write.set()
 
 
 class Alternates(Quiet):
@@ -125,6 +142,37 @@ async def the_peer_of_an_abort(stage: Stage) -> None:
     far.transport.resume_reading()
     await stage.until(lambda: far.ended)
     stage.note("a part arrived", 0 < far.count < _MUCH)
+
+
+async def _write_on(end: Resumes) -> bool:
+    """Write until the connection is closing, and wait only when told to; whether it always was told."""
+    while not end.transport.is_closing():
+        for _ in range(2000):
+            if end.paused or end.transport.is_closing():
+                break
+            end.transport.write(bytes(65536))
+        else:
+            return False
+        end.may_write.clear()
+        if end.paused and not end.ended:
+            await end.may_write.wait()
+    return True
+
+
+@behaviour
+async def writes_that_leave_the_loop_no_turn(stage: Stage) -> None:
+    """Who writes until it is told to wait is told, although the peer closes and no callback can run."""
+    for _ in range(5):
+        near, far = await stage.pair(Resumes, Counts)
+        writing = asyncio.ensure_future(_write_on(near))
+        while not near.paused:
+            await stage.turns(1)
+        await stage.turns()
+        far.transport.close()
+        stage.note("told", await writing)
+        near.transport.abort()
+        await stage.both_end()
+        near.events.clear()  # whether it sees an EOF or an error first is not what this is about
 
 
 @behaviour
