@@ -11,6 +11,7 @@ cdef class TcpPipe:
     cdef Py_ssize_t _read_size
     cdef bint _flowing
     cdef bint _watching
+    cdef bint _wanted
     cdef public bint _watching_writable
     cdef object _on_readable
     cdef public object _on_writable
@@ -42,6 +43,7 @@ cdef class TcpPipe:
     cpdef _watch(self)
     cdef _unwatch(self)
     cpdef _readable_now(self)
+    cdef bint _has_more(self) except -1
     cpdef _fail(self, exc)
     cpdef _fail_sending(self, exc)
     cpdef close(self)

@@ -1,11 +1,12 @@
 # cython: annotation_typing=False
 """The pipe of a stream without RDMA: the contract of the ring pipe on a plain TCP connection.
 
-Reading. The socket is watched persistently, and what arrives is read in the callback, so a round trip costs
-one ``recv`` and no ``EAGAIN``. While data keeps filling the whole request ("flowing") it is read directly in
-``try_receive`` instead, without a turn of the loop per piece. When what was read ahead is not taken, the
-watch is removed, and the kernel's window stops the sender. Writing goes straight from the caller's bytes into
-the kernel; nothing is ever queued here.
+Reading. The socket is watched persistently, and what arrives for somebody who waits is read in the callback,
+so a round trip costs one ``recv`` and no ``EAGAIN``. While data keeps filling the whole request ("flowing")
+it is read directly in ``try_receive`` instead, without a turn of the loop per piece. What arrives when nobody
+has asked for it stays in the kernel, which knows then what was not read: the watch is removed, and the
+kernel's window stops the sender. Writing goes straight from the caller's bytes into the kernel; nothing is
+ever queued here.
 
 Compiled as well (``tcp.pxd``), on the rules of ``proto/cursor.py``. Where nothing compiled fits, this file
 itself runs.
@@ -90,6 +91,7 @@ class TcpPipe:
         self._read_size = _READ_FIRST
         self._flowing = True
         self._watching = False
+        self._wanted = False  # who asked last has found nothing
         self._watching_writable = False
         self._on_readable: Callable[[], None] | None = None
         self._on_writable: Callable[[], None] | None = None
@@ -266,6 +268,7 @@ class TcpPipe:
             raise BrokenResourceError(f"the TCP connection is lost: {_text(self._error)}") from self._error
         if self._eof:
             return b""
+        self._wanted = True
         if self._on_readable is not None and not self._watching:
             self._watch()
         return None
@@ -331,6 +334,8 @@ class TcpPipe:
             return
         size = self._read_size
         self._chunk = data = self._read(size)
+        if data:
+            self._wanted = False
         if len(data) == size:
             self._read_size = min(2 * size, _READ_MOST)
         elif len(data) < size // 4:
@@ -346,8 +351,8 @@ class TcpPipe:
             self._waker.unwatch_fd(self._fd)
 
     def _readable_now(self) -> None:
-        if self._chunk:
-            # What is here already is not taken: leave the rest to the kernel, which slows the sender down.
+        if self._chunk or (not self._wanted and self._has_more()):
+            # Nobody has asked for it: leave it to the kernel, which slows the sender down.
             self._pauses += 1
             self._flowing = True
             self._unwatch()
@@ -357,6 +362,16 @@ class TcpPipe:
             self._unwatch()  # a level-triggered end would call endlessly
         if self._on_readable is not None:
             self._on_readable()
+
+    def _has_more(self) -> bool:
+        """Whether data is there, and not only an end or an error, of which callbacks learn at once."""
+        try:
+            return bool(self._sock.recv(1, socket.MSG_PEEK))
+        except (BlockingIOError, InterruptedError):
+            return False
+        except (OSError, MemoryError) as exc:
+            self._fail(exc)  # the kernel says it once
+            return False
 
     # -- callbacks and state
 
@@ -416,6 +431,9 @@ class TcpPipe:
         """Notice what the kernel has, whether or not the loop has had a turn since. A task that waits for it
         is woken: the kernel will not announce what was read here."""
         if self._chunk or self._closed:
+            return
+        if not self._wanted and self._has_more():
+            self._flowing = True  # nobody waits for it: who asks for it finds it
             return
         if self.spin_readable():
             if self._on_readable is not None:
