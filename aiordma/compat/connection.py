@@ -216,13 +216,24 @@ async def _negotiate_on(
     tls = take_tls(options, None, server_side=False)
     now = asyncio.get_running_loop().time
     began = now()
+
+    async def is_renewed() -> bool:
+        nonlocal began
+        renewed = await renew_if_late(sock, now() - began, in_clear=tls is None)
+        if renewed:
+            began = now()
+        return renewed
+
+    async def renew() -> socket.socket | None:
+        return sock.dup() if await is_renewed() else None
+
     try:
         with arriving([(sock.family, sock.getpeername())]):
             await warm_up(choice)
-            await renew_if_late(sock, now() - began, in_clear=tls is None)
+            await is_renewed()
             (host, _), remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
             connect = ConnectOptions(choice.config, choice.mode, tls, host)
-            result = await connect_and_negotiate(*remote, connect, sock=sock.dup())
+            result = await connect_and_negotiate(*remote, connect, sock=sock.dup(), renew=renew)
     except BaseException:
         sock.close()
         raise

@@ -122,9 +122,9 @@ def copy_options(sock: socket.socket, new: socket.socket) -> None:
                 new.setsockopt(socket.SOL_SOCKET, option, sock.getsockopt(socket.SOL_SOCKET, option) // 2)
 
 
-async def renew_if_late(sock: socket.socket, seconds: float, *, in_clear: bool) -> None:
+async def renew_if_late(sock: socket.socket, seconds: float, *, in_clear: bool) -> bool:
     """Connect again to where `sock` is connected to, if nothing could be sent on it for so many
-    `seconds`. It has carried nothing yet. If that fails, it stays as it is.
+    `seconds`. It has carried nothing yet. If that fails, it stays as it is. Whether it is another connection.
 
     A server of this host that negotiates may have given up waiting much earlier, as it could not know of this
     client. So there it counts how old the connection is. Its program need not see the old one.
@@ -132,7 +132,7 @@ async def renew_if_late(sock: socket.socket, seconds: float, *, in_clear: bool) 
     :param in_clear: something may be sent in clear to a server that negotiates.
     """
     if why_unfit(sock) is not None or has_own_port(sock):
-        return
+        return False
     with contextlib.suppress(OSError):
         peer = sock.getpeername()
         near = is_address_of_this_host(peer[0]) and is_announced(peer[1])
@@ -142,6 +142,8 @@ async def renew_if_late(sock: socket.socket, seconds: float, *, in_clear: bool) 
                 with contextlib.suppress(OSError):
                     sock.send(question())
             move_into(sock, new)
+            return True
+    return False
 
 
 def _age(sock: socket.socket) -> float:

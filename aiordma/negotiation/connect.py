@@ -27,6 +27,7 @@ from .tcp_connect import connect_tcp, resolve
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Awaitable, Callable
 
     from ..proto.syn_option import SynOption
     from ..wake.base import Waker
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .options import ConnectOptions
     from .tcp_connect import Candidate
+
+    #: Makes another connection of one that is late: returns it, or None where there is no need.
+    Renew = Callable[[], Awaitable["socket.socket | None"]]
 
 __all__ = ["connect_and_negotiate"]
 
@@ -57,6 +61,7 @@ async def connect_and_negotiate(
     kind: int = 0,
     *,
     sock: socket.socket | None = None,
+    renew: Renew | None = None,
     candidates: list[Candidate] | None = None,
 ) -> NegotiationResult:
     """Connect to ``host``:``port`` and agree on the path. With TLS, nothing is ever sent in clear.
@@ -64,6 +69,7 @@ async def connect_and_negotiate(
     :param kind: what the connection will carry (``clc.Proposal.kind``).
     :param sock: a non-blocking TCP connection to ``host``:``port`` that has carried nothing yet: the
         negotiation takes place on it, and it is this function's from here on.
+    :param renew: called when ``sock`` has been silent while another attempt was waited for.
     :param candidates: the addresses of ``host``, if its caller has looked them up.
     :raises OSError: no TCP connection could be made.
     :raises NegotiationError: mode "rdma", and RDMA cannot be used; or, in any mode, the negotiation broke off
@@ -77,7 +83,7 @@ async def connect_and_negotiate(
         if sock is not None:
             sock.close()
         raise
-    attempt = _Attempt(wake.current(), candidates, options, kind, sock)
+    attempt = _Attempt(wake.current(), candidates, options, kind, sock, renew)
     try:
         result = await attempt.run(host, port)
         connections.enter(attempt.waker, result, kind, "client")
@@ -96,10 +102,12 @@ class _Attempt:
         options: ConnectOptions,
         kind: int,
         spare: socket.socket | None,
+        renew: Renew | None,
     ) -> None:
         self.waker, self._candidates, self._options, self._kind = waker, candidates, options, kind
         #: A TCP connection that is open and unused.
         self._spare = spare
+        self._renew = renew
         #: The SYN of that connection has asked, and what the SYN-ACK says; None: nothing.
         self._asked: smc_option.Question | None = None
         self._said: SynOption | None = None
@@ -144,7 +152,9 @@ class _Attempt:
             peer = Peer(host, port, options.config, self._candidates, tls=options.tls is not None)
             # An echo of this end's own option says nothing.
             peer.is_aiordma = self._has_granted or (self._said is not None and self._said.in_answer)
-            async with peer.known():
+            async with peer.known() as has_waited:
+                if has_waited and peer.plain_reason() is None:
+                    await self._renew_spare()
                 return await self._negotiate_or_fall_back(engine, peer)
         finally:
             self._leave()
@@ -167,6 +177,15 @@ class _Attempt:
         if spare is not None:
             return spare
         return await connect_tcp(self._candidates, self._options.local_host)
+
+    async def _renew_spare(self) -> None:
+        """A server takes a client that is silent for long for a plain one: what was given may be late."""
+        if self._spare is None or self._renew is None:
+            return
+        new = await self._renew()
+        if new is not None:
+            self._spare.close()
+            self._spare = new
 
     # ---- without a round trip
 

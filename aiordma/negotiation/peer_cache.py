@@ -185,8 +185,9 @@ def forget() -> None:
 
 
 @contextlib.asynccontextmanager
-async def ask_alone(peer: object) -> AsyncIterator[None]:
-    """Around a connection attempt: while another one is finding out about an unknown peer, wait for it.
+async def ask_alone(peer: object) -> AsyncIterator[bool]:
+    """Around a connection attempt: while another one is finding out about an unknown peer, wait for it. Gives
+    whether it has waited.
 
     Once only: if that one found out nothing, further attempts do not go one by one.
     """
@@ -198,12 +199,12 @@ async def ask_alone(peer: object) -> AsyncIterator[None]:
         others.append(waiter)
         await waiter.wait()
     if is_known(peer) or others is not None:
-        yield
+        yield others is not None
         return
     waiting: list[Waiter] = []
     _asking[key] = waiting
     try:
-        yield
+        yield False
     finally:
         del _asking[key]
         for waiter in waiting:
@@ -266,13 +267,15 @@ class Peer:
         """Whether a listener on this host says that it negotiates."""
         return announces_itself(self._candidates)
 
-    def known(self) -> contextlib.AbstractAsyncContextManager[None]:
+    def known(self) -> contextlib.AbstractAsyncContextManager[bool]:
         """Around a connection attempt: see :func:`ask_alone`.
 
         Where the server has said what it is, the attempt waits for no other: its TCP connection may be open,
         and to a server a client that is silent for long is a plain one.
         """
-        return contextlib.nullcontext() if self.is_aiordma or is_known(self._key) else ask_alone(self._key)
+        if self.is_aiordma or is_known(self._key):
+            return contextlib.nullcontext(False)
+        return ask_alone(self._key)
 
     def plain_reason(self) -> FallbackReason | None:
         """Why it counts as a plain one now, None when it is to be asked."""

@@ -15,8 +15,12 @@ import pytest
 import aiordma
 from aiordma.compat import connection, given_socket
 from aiordma.config import Config
+from aiordma.errors import Code, FallbackReason
 from aiordma.negotiation import peer_cache
 from aiordma.negotiation.announcement import arriving
+from aiordma.negotiation.dialogue import NegotiationResult
+from aiordma.negotiation.server import negotiate_accepted
+from tests.health import until
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
@@ -170,6 +174,41 @@ async def test_options_of_the_given_socket_under_tls() -> None:
         with anyio.fail_after(30):
             wanted = await asyncios(server, with_options=True, **tls)
             assert await ours(server, "tcp", with_options=True, rdma_outside_tls=True, **tls) == wanted
+
+
+async def test_a_server_that_took_it_for_plain_while_another_client_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The connection was open and silent meanwhile: a new one, on which it proposes, takes its place."""
+    patient = CONFIG.changed(server_first_wait_ms=600_000)
+    monkeypatch.setattr(given_socket, "_LATE_NEAR_S", 600)
+    clients = []
+
+    async def give_up(sock: socket.socket, *args: Any, **options: Any) -> NegotiationResult:
+        clients.append(sock)
+        if len(clients) > 1:
+            return await negotiate_accepted(sock, *args, **options)
+        reason = FallbackReason.of_local(Code.PEER_NO_SMC)
+        return NegotiationResult(None, sock, reason, sock.getsockname(), sock.getpeername(), silent=True)
+
+    monkeypatch.setattr(connection, "negotiate_accepted", give_up)
+    server: Any = await connection.start_server(echo, LOCAL, 0, config=patient)
+    async with server:
+        sock = given(server, with_options=False)
+        address = sock.getsockname()
+        key = (*server.sockets[0].getsockname(), False)
+        with anyio.fail_after(30):
+            async with peer_cache.ask_alone(key):
+                opening = asyncio.ensure_future(connection.open_connection(sock=sock, config=CONFIG))
+                await until(lambda: clients and any(peer_cache._asking.values()))
+                monkeypatch.setattr(given_socket, "_LATE_NEAR_S", -1)
+            reader, writer = await opening
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"hello"
+            assert writer.get_extra_info("aiordma.path") == "rdma"
+            assert writer.get_extra_info("socket").getsockname() != address
+            writer.close()
+            await writer.wait_closed()
 
 
 @pytest.mark.parametrize("mode", ["auto", "rdma"])
