@@ -36,29 +36,30 @@ def cache_file() -> str:
 
 
 class PlainPeers:
-    """The file, as it was read at the beginning, and what this process has added."""
+    """The file, as it was read at the beginning, and what this process has added.
+
+    It is read here, before there is an event loop as a rule: reading it later would have the loop wait for a
+    disk, or for a server of files. A program that calls `aiordma.install()` in its loop waits for both there,
+    this file and the modules.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._path = os.fspath(path)
-        self._until: dict[tuple[str, int], float] | None = None
+        self._until = _parse(self._read())
 
     def is_plain(self, host: str, port: int) -> bool:
         """Whether this server was found to be plain, not long ago."""
-        if self._until is None:
-            self._until = _parse(self._read())
         return time.time() < self._until.get((host, port), 0) <= time.time() + LIFETIME_S
 
     def suspect(self, host: str, port: int, seconds: int) -> None:
         """Take it for a plain one in this process: it has not answered."""
         if not self.is_plain(host, port):
-            assert self._until is not None
             self._until[host, port] = time.time() + seconds
 
     def remember(self, host: str, port: int, plain: bool) -> None:
         """Note what a server has said, if it is news. Writes to the file: not for an event loop."""
         if self.is_plain(host, port) == plain or not _fits(host):
             return
-        assert self._until is not None
         until = int(time.time()) + LIFETIME_S if plain else 0
         self._until[host, port] = until
         with contextlib.suppress(OSError):
@@ -68,13 +69,18 @@ class PlainPeers:
         """The file's lines; none if it is not the user's own."""
         try:
             # A pipe would keep the program waiting.
-            with os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                status = os.fstat(file.fileno())
-                if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
-                    return b""
-                return file.read(2 * _MAX_BYTES) if stat.S_ISREG(status.st_mode) else b""
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return b""
+        try:
+            status = os.fstat(descriptor)
+            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+                return b""
+            return os.read(descriptor, 2 * _MAX_BYTES) if stat.S_ISREG(status.st_mode) else b""
+        except OSError:
+            return b""
+        finally:
+            os.close(descriptor)
 
     def _append(self, line: bytes) -> None:
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
