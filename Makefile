@@ -230,10 +230,13 @@ WIRE_TESTS = $(or $(ARGS),tests/vm/wire --without tests/vm/wire-long.txt)
 RETRIED = $(PY) -m $(if $(ARGS),pytest,tests.retry) -p no:cacheprovider
 rxe = --name test-rxe --timeout $(1) --env AIORDMA_VERBS --env AIORDMA_TEST_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 -- \
   $(RETRIED) --durations 10 $(RXE_TESTS)
-wire = --name test-wire-rxe --net none --env AIORDMA_VM=wire --timeout $(1) -- $(RETRIED) -q --timeout 300 $(WIRE_TESTS)
+# No test of these two is hypothesis', whose import takes the emulated processor seconds (suite.txt says it for rxe).
+NO_HYPOTHESIS := -p no:hypothesispytest
+wire = --name test-wire-rxe --net none --env AIORDMA_VM=wire --timeout $(1) -- \
+  $(RETRIED) -q --timeout 300 $(NO_HYPOTHESIS) $(WIRE_TESTS)
 # What a change most likely breaks: both roles, the option, and a loop that is blocked; on rxe alone.
 SMC_CORE := share_a_link or clients_of_a_listener or asyncio_streams or blocked or plain_server
-smc_core = --name test-smc-core $(call smc,$(1)) $(SMC_RXE) $(RETRIED) -q --timeout 200 -k "$(SMC_CORE)" \
+smc_core = --name test-smc-core $(call smc,$(1)) $(SMC_RXE) $(RETRIED) -q --timeout 200 $(NO_HYPOTHESIS) -k "$(SMC_CORE)" \
   tests/vm/smc/test_streams.py
 
 # A kernel that hangs or dies in one of them is started again for the others.
