@@ -136,7 +136,7 @@ class RingTransport(ReadingTransport):
         self._lost_writes = 0
         self._eof = False
         self._shut = False  # shutdown() of the socket has ended writing
-        self._sender: asyncio.Task[Any] | None = None  # it sends a file, and nobody else writes
+        self._sender: asyncio.Task[Any] | None = None  # sends a file; others may not write
         self._set_protocol(protocol)
         self._claim_descriptor()
         if server is not None:
