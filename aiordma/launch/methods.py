@@ -66,7 +66,10 @@ class Methods:
             return await self._accepted(loop, protocol_factory, sock, options)
 
         async def start_tls(loop: Any, transport: Any, protocol: Any, sslcontext: Any, **options: Any) -> Any:
-            if not type(transport).__module__.startswith("aiordma."):
+            module = type(transport).__module__
+            # What start_tls() on RDMA has returned is asyncio's on every loop, and may get TLS again.
+            inside = module == "asyncio.sslproto" and not isinstance(loop, asyncio.BaseEventLoop)
+            if not inside and not module.startswith("aiordma."):
                 return await unpatched(loop).start_tls(transport, protocol, sslcontext, **options)
             from ..compat.upgrade import start_tls
 

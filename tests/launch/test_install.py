@@ -396,7 +396,7 @@ def test_the_report(run: Any) -> None:
 
 
 def test_start_tls_of_the_loop(run: Any) -> None:
-    """`loop.start_tls()` takes transports of aiordma, on uvloop as well."""
+    """`loop.start_tls()` takes transports of aiordma, and its own again, on uvloop as well."""
     client_context, server_context = tls_contexts()
 
     served = asyncio.Event()
@@ -406,6 +406,8 @@ def test_start_tls_of_the_loop(run: Any) -> None:
         writer.write(b"go on")
         await writer.start_tls(server_context)
         writer.write(await reader.readexactly(6))
+        await writer.start_tls(server_context)
+        writer.write(await reader.readexactly(5))
         await writer.drain()
         writer.close()
         await writer.wait_closed()
@@ -423,7 +425,10 @@ def test_start_tls_of_the_loop(run: Any) -> None:
             inside.write(b"secret")
             assert inside.get_extra_info("aiordma.path") == "rdma"
             assert await reader.readexactly(6) == b"secret"
-            inside.close()
+            inner: Any = await loop.start_tls(inside, protocol, client_context, server_hostname=LOCAL)
+            inner.write(b"twice")
+            assert await reader.readexactly(5) == b"twice"
+            inner.close()
             await served.wait()  # else the loop may end before TLS has
 
     aiordma.install()
