@@ -16,6 +16,7 @@ class Difference(NamedTuple):
 
 _RESET = "the peer of a protocol whose callback has failed gets a reset by RDMA"
 _ABORT = "the peer of an `abort()` that drops data gets a reset by RDMA"
+_OWN_TLS = "Inside a session of TLS that aiordma goes on with, it gets a reset on either path"
 _FIRST = "The first bytes of a client without RDMA have been read when they are given to the protocol"
 
 _DESCRIPTOR = (
@@ -33,6 +34,10 @@ DIFFERENCES: dict[str, Difference] = {
     "a_buffer_that_cannot_be_written": Difference({"tcp", "plain client"}, _FIRST),
     "an_error_of_buffer_updated": Difference({"rdma", "installed"}, _RESET),
     "an_error_of_data_received": Difference({"rdma", "installed"}, _RESET),
+    "an_error_of_data_received_after_start_tls": Difference({"rdma", "installed"}, _RESET),
+    "an_error_of_data_received_in_own_tls": Difference(
+        {"rdma", "tcp", "plain client", "plain server"}, _OWN_TLS
+    ),
     "a_cancellation_in_data_received": Difference({"rdma", "installed"}, _RESET),
     "an_error_of_eof_received": Difference({"rdma", "installed"}, _RESET),
     "the_peer_of_an_abort": Difference({"rdma", "installed"}, _ABORT),
