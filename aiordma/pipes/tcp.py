@@ -3,8 +3,8 @@
 
 Reading. The socket is watched persistently, and what arrives for somebody who waits is read in the callback,
 so a round trip costs one ``recv`` and no ``EAGAIN``. While data keeps filling the whole request ("flowing")
-it is read directly in ``try_receive`` instead, without a turn of the loop per piece. What arrives when nobody
-has asked for it stays in the kernel, which knows then what was not read: the watch is removed, and the
+it is read directly in ``try_receive`` instead, without a turn of the loop per piece. What arrives
+before it is asked for stays in the kernel, which knows then what was not read: the watch is removed, and the
 kernel's window stops the sender. Writing goes straight from the caller's bytes into the kernel; nothing is
 ever queued here.
 
@@ -352,7 +352,7 @@ class TcpPipe:
 
     def _readable_now(self) -> None:
         if self._chunk or (not self._wanted and self._has_more()):
-            # Nobody has asked for it: leave it to the kernel, which slows the sender down.
+            # It was not asked for: leave it to the kernel, which slows the sender down.
             self._pauses += 1
             self._flowing = True
             self._unwatch()
@@ -433,7 +433,7 @@ class TcpPipe:
         if self._chunk or self._closed:
             return
         if not self._wanted and self._has_more():
-            self._flowing = True  # nobody waits for it: who asks for it finds it
+            self._flowing = True  # no task waits for it: who asks for it finds it
             return
         if self.spin_readable():
             if self._on_readable is not None:
