@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Callable
 from typing import Any
 
+from ..wake.device_time import DeviceTime
+
 __all__ = ["VirtualLoop"]
+
+#: Seconds between looks at a device that may soon wait for a time, where the loop itself waits for none.
+_LOOK = 0.05
 
 
 class _Jumping(selectors.DefaultSelector):
@@ -22,16 +28,33 @@ class _Jumping(selectors.DefaultSelector):
         self.now = 0.0
         #: Work in threads that has not come back. Time stands still meanwhile.
         self.threads = 0
+        self.device = DeviceTime(lambda: self.now)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout <= 0 or self.threads:
+        if (timeout is not None and timeout <= 0) or self.threads:
             self.quiet = False
             return super().select(None if timeout is None or timeout > 0 else 0)
+        until = math.inf if timeout is None else self.now + timeout
         found = super().select(0 if self.quiet else self._grace)
+        while not found and not self._jump(until):
+            found = super().select(_LOOK if until == math.inf else 0)
         self.quiet = not found
-        if not found:
-            self.now += timeout
         return found
+
+    def _jump(self, until: float) -> bool:
+        """Goes to that time, or to the one at which the device has something to do, whichever is first. True:
+        the loop has something to do then."""
+        due = self.device.due()
+        if due < until:
+            self.now = max(self.now, due)
+            self.device.due()
+            self.quiet = False
+            return False
+        if until == math.inf:
+            return False
+        self.now = until
+        self.device.due()
+        return True
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -40,7 +63,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     :meth:`time` begins at 0 and stands still while anything runs. When every task waits, no file descriptor
     is ready, and no work of ``run_in_executor`` or of aiordma's own threads is under way, it jumps to the
     next timer. Everything of aiordma in this loop takes its time from it: deadlines, keepalive, back-off,
-    delayed acknowledgements. Busy polling is off.
+    delayed acknowledgements. Busy polling is off. So does the software device, once this process has loaded
+    it: retransmission, retries of receivers that are not ready, congestion control, ``rdma_cm``, faults.
 
     Both ends of what is tested run in this loop, on the software device or on TCP; another process has a time
     of its own, and would find its peer gone for hours. Use it with
@@ -64,6 +88,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def move_device(self) -> None:
+        """The software device's time is this loop's from now on. It is so anyway when time has jumped."""
+        self._jumping.device.due()
+
+    def close(self) -> None:
+        super().close()
+        self._jumping.device.release()
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
         if not getattr(callback, "periodic", False):

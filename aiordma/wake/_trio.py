@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from . import clock
+from . import _trio_device, clock
 from .base import run_guarded
 from .ending import Ending, refuse_other_loop
 from .escaping import ENDS_PROGRAM
@@ -180,7 +180,10 @@ class TrioWaker:
     ready = None
 
     def __init__(self) -> None:
-        self.clock = clock.of_trio_run(trio.lowlevel.current_clock())
+        of_run = trio.lowlevel.current_clock()
+        self.clock = clock.of_trio_run(of_run)
+        if not self.clock.real:
+            _trio_device.follow(of_run)
         self._watches: dict[int, _Watch] = {}
         self._writable_watches: dict[int, _Watch] = {}
         self._soon: deque[Callback] = deque()

@@ -195,12 +195,13 @@ int softdev_faults(const char *spec);
 int softdev_fault(const char *request, char *answer, size_t size);
 
 /*
- * Has the faults go by a clock that the program moves, in nanoseconds and never back, for tests in virtual time: at, for,
- * every, late and slow, and the retries of what a port that is down here holds back. Returns when something changes next
- * (UINT64_MAX: nothing will): the program calls again at that time, and whenever it has moved its clock. Late
- * completions are there, and faults have begun or ended, when the call returns. 0: the system's clock again, as at first.
+ * Has the device go by a clock that the program moves, in nanoseconds and never back, for tests in virtual time:
+ * retransmission, RNR and other retries, congestion control, the messages of rdma_cm, and the times of faults. Returns
+ * when something is due next (UINT64_MAX: nothing is): the program calls again at that time, and whenever it has moved its
+ * clock. What was due has happened when the call returns. 0: the system's clock again, as at first. Other processes have
+ * their own clocks: lanes of shared memory, which wait for them, go by the system's.
  */
-uint64_t softdev_faults_clock(uint64_t now_ns);
+uint64_t softdev_clock(uint64_t now_ns);
 
 /*
  * Counters of this process's packets to and from other hosts: sent, runs (several packets sent as one), received,

@@ -88,7 +88,7 @@ static int ask(struct cm_id *id, const struct rdma_conn_param *param)
 	if (!id->conn)
 		return ENOMEM;
 	id->step = CM_CONNECTING;
-	cm_conn_connect(&soft_cm.engine, id->conn, &mad, soft_now_ns());
+	cm_conn_connect(&soft_cm.engine, id->conn, &mad, soft_clock_ns());
 	cm_kick();
 	return 0;
 }
@@ -109,9 +109,9 @@ int cm_answer_response(struct cm_id *id)
 	if (!id->conn)
 		err = err ? err : ECONNRESET;
 	else if (!err)
-		err = cm_conn_establish(&soft_cm.engine, id->conn, soft_now_ns());
+		err = cm_conn_establish(&soft_cm.engine, id->conn, soft_clock_ns());
 	else
-		cm_conn_reject(&soft_cm.engine, id->conn, CM_REASON_CONSUMER, NULL, 0, soft_now_ns());
+		cm_conn_reject(&soft_cm.engine, id->conn, CM_REASON_CONSUMER, NULL, 0, soft_clock_ns());
 	cm_kick();
 	cm_unlock();
 	if (err)
@@ -127,7 +127,7 @@ int soft_rdma_establish(struct rdma_cm_id *rdma_id)
 	cm_lock();
 	/* With a queue pair in the id, this happened on CONNECT_RESPONSE (event.c). */
 	if (cm_is_here(id) && id->conn && !cm_qp_of(id))
-		err = cm_conn_establish(&soft_cm.engine, id->conn, soft_now_ns());
+		err = cm_conn_establish(&soft_cm.engine, id->conn, soft_clock_ns());
 	cm_kick();
 	cm_unlock();
 	return err ? cm_fail(err) : 0;
@@ -205,7 +205,7 @@ int soft_rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *param)
 	cm_lock();
 	err = put_answer(id, param, &mad);
 	if (!err)
-		err = cm_conn_accept(&soft_cm.engine, id->conn, &mad, soft_now_ns());
+		err = cm_conn_accept(&soft_cm.engine, id->conn, &mad, soft_clock_ns());
 	if (!err)
 		leave_listener(id);
 	cm_kick();
@@ -222,7 +222,7 @@ static int reject(struct rdma_cm_id *rdma_id, const void *data, uint8_t length, 
 
 	cm_lock();
 	if (cm_is_here(id) && id->conn && (!length || data))
-		err = cm_conn_reject(&soft_cm.engine, id->conn, reason, data, length, soft_now_ns());
+		err = cm_conn_reject(&soft_cm.engine, id->conn, reason, data, length, soft_clock_ns());
 	if (!err)
 		leave_listener(id);
 	cm_kick();
@@ -262,7 +262,7 @@ int soft_rdma_disconnect(struct rdma_cm_id *rdma_id)
 	cm_qp_error(id);
 	cm_lock();
 	if (id->conn && id->conn->state != CM_IDLE)
-		cm_conn_disconnect(&soft_cm.engine, id->conn, soft_now_ns());
+		cm_conn_disconnect(&soft_cm.engine, id->conn, soft_clock_ns());
 	cm_kick();
 	cm_unlock();
 	return ended ? 0 : cm_complete(id);

@@ -58,7 +58,7 @@ void cm_id_free(struct cm_id *id)
 			other->listener = NULL;
 	leave_listener(id);
 	if (id->conn)
-		cm_conn_release(&soft_cm.engine, id->conn, soft_now_ns());
+		cm_conn_release(&soft_cm.engine, id->conn, soft_clock_ns());
 	close_ports(id);
 	while (*at && *at != id)
 		at = &(*at)->next;
@@ -115,7 +115,7 @@ int soft_rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	cm_lock();
 	/* No event arrives any more; then wait until the program has acknowledged those that it got. */
 	if (id->conn)
-		cm_conn_release(&soft_cm.engine, id->conn, soft_now_ns());
+		cm_conn_release(&soft_cm.engine, id->conn, soft_clock_ns());
 	id->conn = NULL;
 	close_ports(id);
 	id->step = CM_NEW;

@@ -75,7 +75,7 @@ static void take_messages(int fd)
 
 	for (int i = 0; i < MESSAGES && is_ours(fd) && cm_bus_receive(fd, &from, mad, &size); i++)
 		if (size)
-			cm_engine_receive(&soft_cm.engine, &from, mad, size, soft_now_ns());
+			cm_engine_receive(&soft_cm.engine, &from, mad, size, soft_clock_ns());
 }
 
 /* Hosts that do not let a request in say so to a descriptor of roce. False: it is none. */
@@ -88,7 +88,7 @@ static bool take_refusals(int fd)
 		return false;
 	/* Its turn comes again if there are more: whom it has knocked at decides how many. */
 	for (int i = 0; i < 64 && soft_mad_refusal(fd, remote, &refused); i++)
-		cm_engine_refused(&soft_cm.engine, remote, refused, soft_now_ns());
+		cm_engine_refused(&soft_cm.engine, remote, refused, soft_clock_ns());
 	return true;
 }
 
@@ -100,6 +100,30 @@ static int wait_ms(uint64_t next, uint64_t now)
 		return 0;
 	const uint64_t ms = (next - now + 999999) / 1000000;
 	return ms < 60000 ? (int)ms : 60000;
+}
+
+/* Does what is due. Returns for how long there is nothing: milliseconds, -1: until a message comes, or the clock moves. */
+static int tick(void)
+{
+	const uint64_t now = soft_clock_ns(), next = cm_engine_tick(&soft_cm.engine, now);
+
+	if (next && soft_clock_is_driven())
+		soft_clock_want(next);
+	/* Also by a clock that is given back now: its last look at us comes next. */
+	return soft_clock_is_driven() ? -1 : wait_ms(next, now);
+}
+
+/* What has come is older than the time now. The thread waits by this clock from now on, or does no longer. */
+static void clock_moved(void)
+{
+	cm_lock();
+	for (int place = 0; soft_cm.running && place < CM_PLACES; place++)
+		take_messages(soft_cm.bus.fd[place]);
+	if (soft_cm.running) {
+		tick();
+		cm_kick();
+	}
+	cm_unlock();
 }
 
 /* ---- the end of the process ------------------------------------------------------------------------- */
@@ -115,7 +139,7 @@ static void part(void)
 		take_messages(soft_cm.bus.fd[place]);
 	for (struct cm_id *id = soft_cm.ids; id; id = id->next)
 		if (id->conn)
-			cm_conn_disconnect(&soft_cm.engine, id->conn, soft_now_ns());
+			cm_conn_disconnect(&soft_cm.engine, id->conn, soft_clock_ns());
 	for (struct cm_id *id = soft_cm.ids; id; id = id->next) {
 		cm_bus_release(&id->port);
 		cm_bus_release(&id->listen);
@@ -165,8 +189,7 @@ static void *thread_main(void *unused)
 			part();
 		if (parted && cm_outbox_is_empty())
 			atomic_store(&left, true);
-		const uint64_t now = soft_now_ns();
-		timeout = wait_ms(cm_engine_tick(&soft_cm.engine, now), now);
+		timeout = tick();
 		cm_unlock();
 	}
 	return NULL;
@@ -274,6 +297,7 @@ static int start(void)
 	if (err)
 		return err;
 	cm_outbox_watch(soft_cm.epoll_fd);
+	soft_clock_followed(clock_moved);
 	return start_thread();
 }
 

@@ -79,13 +79,13 @@ bool soft_batch_takes(struct soft_cq *cq, const struct ibv_wc *wc, bool solicite
 			soft_unlock(&batch->lock);
 			return false;
 		}
-		due = batch->due = soft_faults_now() + (drawn >> 32) % ((uint64_t)are->coalesce_us * US + 1);
+		due = batch->due = soft_clock_ns() + (drawn >> 32) % ((uint64_t)are->coalesce_us * US + 1);
 	}
 	insert(batch, &one);
 	if (batch->n == batch->limit)
 		show(cq);
 	soft_unlock(&batch->lock);
-	soft_fault_wake(due);
+	soft_clock_want(due);
 	return true;
 }
 
@@ -118,7 +118,7 @@ void soft_batch_release(void)
 		struct soft_batch *batch = cq->batch;
 		if (batch) {
 			soft_lock(&batch->lock);
-			if (batch->n && batch->due <= soft_faults_now())
+			if (batch->n && batch->due <= soft_clock_ns())
 				show(cq);
 			if (batch->n && batch->due < next)
 				next = batch->due;
@@ -126,5 +126,5 @@ void soft_batch_release(void)
 		}
 		soft_cq_unpin(cq);
 	}
-	soft_fault_wake(next);
+	soft_clock_want(next);
 }

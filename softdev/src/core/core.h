@@ -203,8 +203,20 @@ void soft_kick_self(void);
 void soft_shortage(int err, bool peer);
 /* How long a sleeping requester waits for an acknowledgement before it kicks its peer. */
 enum { SOFT_STALL_NS = 4000000 };
-/* Upper bound on the time until the progress thread checks everything that waits. */
+/* Upper bound on the time until the progress thread checks everything that waits, by the system's clock. */
 void soft_timer_want(uint64_t when_ns);
+
+/* ---- clock.c ---------------------------------------------------------------------------------------- */
+
+/* The device's time, which the timers of protocols and faults go by. */
+uint64_t soft_clock_ns(void);
+/* Whether the program moves it. Otherwise it goes on as the system's does. */
+bool soft_clock_is_driven(void);
+/* As soft_timer_want(), by the device's time. UINT64_MAX: never. Any lock may be held. */
+void soft_clock_want(uint64_t when_ns);
+/* Is called when the program has moved the clock, or begins or ceases to: for timers that the progress thread has not. */
+typedef void soft_clock_follower(void);
+void soft_clock_followed(soft_clock_follower *by);
 
 /* ---- slot.c ----------------------------------------------------------------------------------------- */
 
@@ -438,8 +450,8 @@ bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t o
 enum soft_run soft_sq_yield(struct soft_qp *qp);
 /* Visits the QP in that slot again, soon, whether the program polls or sleeps. Any lock may be held. */
 void soft_again(struct soft_cq *cq, uint32_t slot);
-/* Absolute deadline of an RNR wait that begins now; 0: none. */
-uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer);
+/* How long a requester waits for a receive in all; rnr_retry 7: for ever, which the caller looks at. */
+uint64_t soft_rnr_ns(uint8_t rnr_retry, uint8_t min_rnr_timer);
 
 /* ---- rx.c: the responder's side, for every path. rq_lock of the responder held. --------------------- */
 

@@ -63,14 +63,14 @@ bool soft_fault_takes(struct soft_cq *cq, const struct ibv_wc *wc, bool solicite
 		soft_lock(&lock);
 		due = before(cq);
 		if (late) {
-			const uint64_t own = soft_faults_now() + atomic_load(&soft_fault_state.late);
+			const uint64_t own = soft_clock_ns() + atomic_load(&soft_fault_state.late);
 			due = due > own ? due : own;
 		}
 		taken = due && put_off(cq, wc, solicited, sender, sent, due);
 		soft_unlock(&lock);
 	}
 	if (taken)
-		soft_fault_wake(due);
+		soft_clock_want(due);
 	else
 		*twice = soft_fault_hit(SOFT_FAULT_CQE_TWICE);
 	return taken;
@@ -103,7 +103,7 @@ void soft_fault_release(void)
 	if (!atomic_load(&soft_fault_state.held))
 		return;
 	pthread_mutex_lock(&releasing);
-	while ((one = take_due(soft_faults_now()))) {
+	while ((one = take_due(soft_clock_ns()))) {
 		soft_cq_add(one->cq, &one->wc, one->solicited, one->sender, one->sent);
 		atomic_fetch_sub(&soft_fault_state.held, 1);
 		soft_cq_unpin(one->cq);
@@ -113,7 +113,7 @@ void soft_fault_release(void)
 	soft_lock(&lock);
 	const uint64_t next = first ? first->due : UINT64_MAX;
 	soft_unlock(&lock);
-	soft_fault_wake(next);
+	soft_clock_want(next);
 }
 
 void soft_fault_forget(const struct soft_cq *cq, uint32_t qp_num, bool all)

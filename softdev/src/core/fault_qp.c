@@ -11,12 +11,12 @@ enum { AGAIN_NS = 1000000 };
 static void again(struct soft_cq *cq, uint32_t slot, uint64_t when)
 {
 	soft_cq_ring(cq, slot);
-	soft_fault_wake(when);
+	soft_clock_want(when);
 }
 
 void soft_fault_look_again(struct soft_cq *cq, uint32_t slot)
 {
-	again(cq, slot, soft_faults_now() + AGAIN_NS);
+	again(cq, slot, soft_clock_ns() + AGAIN_NS);
 }
 
 bool soft_fault_is_cut(const struct soft_qp *qp)
@@ -38,7 +38,7 @@ static bool fails(struct soft_wqe *wqe, enum ibv_wc_status status, enum soft_run
 /* Nothing passes: it waits as long as a card repeats its packets, and fails then. */
 enum soft_run soft_fault_cut_run(struct soft_qp *qp, struct soft_wqe *wqe)
 {
-	const uint64_t now = soft_faults_now();
+	const uint64_t now = soft_clock_ns();
 	enum soft_run run = SOFT_RUN_DONE;
 
 	if (qp->qp.qp_type != IBV_QPT_RC)
@@ -66,7 +66,7 @@ static bool is_too_long(const struct soft_qp *qp, const struct soft_wqe *wqe)
 static bool is_slow(struct soft_qp *qp, enum soft_run *run)
 {
 	const uint64_t slow = atomic_load_explicit(&soft_fault_state.slow, memory_order_relaxed);
-	const uint64_t now = slow ? soft_faults_now() : 0;
+	const uint64_t now = slow ? soft_clock_ns() : 0;
 
 	if (!slow)
 		return false;
@@ -104,7 +104,7 @@ bool soft_fault_is_deaf(struct soft_qp *qp)
 		return true; /* soft_fault_cut() rings when it ends */
 	if (!slow)
 		return false;
-	if (soft_faults_now() < qp->slow_receive) {
+	if (soft_clock_ns() < qp->slow_receive) {
 		again(to_cq(qp->qp.recv_cq), qp->recv_slot, qp->slow_receive);
 		return true;
 	}
@@ -115,7 +115,7 @@ void soft_fault_took(struct soft_qp *qp)
 {
 	const uint64_t slow = atomic_load_explicit(&soft_fault_state.slow, memory_order_relaxed);
 
-	qp->slow_receive = slow ? soft_faults_now() + slow : 0;
+	qp->slow_receive = slow ? soft_clock_ns() + slow : 0;
 }
 
 /* ---- all queue pairs: no lock held ----------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /*
- * The table of faults, its clock, and the functions by which programs set it.
+ * The table of faults, and the functions by which programs set it.
  */
 #include <fcntl.h>
 #include <stdarg.h>
@@ -27,34 +27,9 @@ struct fault {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fault table[MOST];
 static unsigned count, numbers;
-static _Atomic(uint64_t) driven; /* the clock, where the program moves it; 0: the system's */
-static _Atomic(uint64_t) wanted = UINT64_MAX;
 
 _Static_assert(SOFT_FAULT_DEVICES == (int)SOFT_MAX_DEVICES && SOFT_FAULT_GIDS == (int)SOFT_GID_TABLE,
 	       "what a fault names is what there is");
-
-/* ---- time -------------------------------------------------------------------------------------------- */
-
-uint64_t soft_faults_now(void)
-{
-	const uint64_t moved = atomic_load(&driven);
-
-	return moved ? moved : soft_now_ns();
-}
-
-void soft_fault_wake(uint64_t when)
-{
-	uint64_t before = atomic_load(&wanted);
-
-	if (when == UINT64_MAX)
-		return;
-	if (!atomic_load(&driven)) {
-		soft_timer_want(when);
-		return;
-	}
-	while (when < before && !atomic_compare_exchange_weak(&wanted, &before, when))
-		;
-}
 
 /* ---- what the table comes to --------------------------------------------------------------------------- */
 
@@ -166,7 +141,7 @@ static bool turn(struct fault *f, uint64_t now)
 /* Brings all up to date; the time of the next change. The caller holds the lock. */
 static uint64_t settle(bool changed)
 {
-	const uint64_t now = soft_faults_now();
+	const uint64_t now = soft_clock_ns();
 	uint64_t next = UINT64_MAX;
 	struct sum sum = { .cut = 0 };
 	unsigned left = 0;
@@ -187,7 +162,7 @@ static uint64_t settle(bool changed)
 	count = left;
 	if (changed)
 		take_effect(&sum);
-	soft_fault_wake(next);
+	soft_clock_want(next);
 	return next;
 }
 
@@ -211,35 +186,6 @@ void soft_faults_after_fork(void)
 	pthread_mutex_unlock(&lock);
 }
 
-SOFT_EXPORT uint64_t softdev_faults_clock(uint64_t now_ns)
-{
-	const uint64_t before = atomic_load(&driven);
-
-	if (now_ns && now_ns < before)
-		now_ns = before;
-	atomic_store(&wanted, UINT64_MAX);
-	pthread_mutex_lock(&lock);
-	/* What has begun by one clock goes on by the other for as long as it would have. */
-	const uint64_t was = soft_faults_now();
-	atomic_store(&driven, now_ns);
-	if (!before != !now_ns) {
-		const uint64_t by = soft_faults_now() - was;
-		for (unsigned i = 0; i < count; i++) {
-			table[i].begin += by;
-			table[i].end += table[i].end == UINT64_MAX ? 0 : by;
-		}
-	}
-	/* A plan has begun and ended at most all of its faults. */
-	for (unsigned n = 0; n <= 2 * MOST && settle(false) <= soft_faults_now() && now_ns; n++)
-		;
-	pthread_mutex_unlock(&lock);
-	soft_fault_release();
-	soft_batch_release();
-	if (now_ns)
-		soft_run_doors();
-	return atomic_load(&wanted);
-}
-
 /* ---- requests ---------------------------------------------------------------------------------------- */
 
 /* The caller holds the lock. */
@@ -252,7 +198,7 @@ static void add(const struct soft_fault_words *words, const char *text, size_t s
 	if (soft_fault_is_empty(words))
 		return;
 	*f = (struct fault){ .number = ++numbers, .words = *words };
-	f->begin = soft_faults_now() + words->at_ns;
+	f->begin = soft_clock_ns() + words->at_ns;
 	f->end = words->for_ns ? f->begin + words->for_ns : UINT64_MAX;
 	snprintf(f->text, sizeof(f->text), "%.*s", (int)size, text);
 	for (char *c = f->text; *c; c++)
@@ -279,7 +225,7 @@ static void list(char *answer, size_t size)
 
 	pthread_mutex_lock(&lock);
 	settle(false);
-	const uint64_t now = soft_faults_now();
+	const uint64_t now = soft_clock_ns();
 	for (unsigned i = 0; i < count; i++) {
 		const struct fault *f = &table[i];
 		const uint64_t until = f->on ? f->end : f->begin;

@@ -3,8 +3,8 @@
  *
  * A fault is a request in words (fault_words.c): what happens, when it begins, and how long it lasts. Those of the plan
  * in SOFTDEV_FAULTS, of softdev_faults() and softdev_fault(), and of `softdev fault PID` (control.c) stand in one table
- * (faults.c), which has a clock of its own: the system's, or one that the program moves. Probabilities are drawn in
- * base/faults.c; what happens to queue pairs is in fault_qp.c, and to completions in fault_cq.c.
+ * (faults.c), by the device's clock (clock.c). Probabilities are drawn in base/faults.c; what happens to queue pairs is
+ * in fault_qp.c, and to completions in fault_cq.c.
  *
  * Locks: the table's is outermost. What the engine asks while it holds locks (soft_fault_stops() and those below it)
  * reads atomic variables only.
@@ -32,10 +32,6 @@ extern struct soft_fault_state soft_fault_state;
 
 /* Reads the plan in the environment, once. */
 void soft_faults_read(void);
-/* The faults' clock. */
-uint64_t soft_faults_now(void);
-/* The table is looked at again then, at the latest, and the doors of this process are. Any lock may be held. */
-void soft_fault_wake(uint64_t when_ns);
 /* The progress thread: its timer went off, or it has begun. No lock held. */
 void soft_faults_tick(void);
 /* fork(): before anything else, and after it, in the parent and in the child. */

@@ -17,6 +17,14 @@ void soft_slot_leave(void);
 /* In the child, after fork(). */
 void soft_slot_forget(void);
 
+/* ---- clock.c ---------------------------------------------------------------------------------------- */
+
+/* The progress thread: whether it is asked to look at all timers, and that it has done so. */
+bool soft_clock_asks(unsigned *round);
+void soft_clock_gone(unsigned round);
+/* In the child, after fork(). */
+void soft_clock_after_fork(void);
+
 /* ---- draw.c: soft_proc.lock held -------------------------------------------------------------------- */
 
 struct soft_draw {

@@ -97,6 +97,8 @@ struct soft_fabric_ops {
 	/* The timer expired: once for each QP, then tick(). */
 	void (*timer)(struct soft_qp *qp, uint64_t now, struct soft_after *after);
 	void (*tick)(void);
+	/* Takes what has arrived for any QP. Any thread, no lock held. */
+	void (*catch_up)(void);
 	/* The last context closes. The progress thread has ended. */
 	void (*close)(struct soft_after *after);
 

@@ -161,6 +161,7 @@ static void atfork_child(void)
 	soft_fabrics.host->fork_child();
 	soft_fabrics.net->fork_child();
 	soft_gids_after_fork();
+	soft_clock_after_fork();
 	soft_slot_forget();
 	soft_control_close();
 	close_fd(&soft_proc.listen_fd);

@@ -162,19 +162,17 @@ static uint64_t retry_deadline(const struct soft_qp *qp)
 {
 	if (!qp->attr.timeout)
 		return 0;
-	return soft_now_ns() + soft_retry_ns(qp);
+	return soft_clock_ns() + soft_retry_ns(qp);
 }
 
-uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer)
+uint64_t soft_rnr_ns(uint8_t rnr_retry, uint8_t min_rnr_timer)
 {
 	/* IBTA table 45, in units of 10 us; 0 stands for 655.36 ms. */
 	static const uint32_t timers[32] = { 65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
 					     48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
 					     2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152 };
 
-	if (rnr_retry == 7)
-		return 0;
-	return soft_now_ns() + UINT64_C(10000) * timers[min_rnr_timer & 31] * rnr_retry;
+	return UINT64_C(10000) * timers[min_rnr_timer & 31] * rnr_retry;
 }
 
 enum { DATAGRAM_NS = 100000, DATAGRAM_TRIES = 200 };
@@ -192,12 +190,12 @@ static void wait_begin(struct soft_qp *qp)
 	if (qp->wait == SOFT_WAIT_PEER)
 		when = retry_deadline(qp);
 	else if (qp->wait == SOFT_WAIT_DATAGRAM)
-		when = soft_now_ns() + DATAGRAM_NS;
-	else if (qp->wait == SOFT_WAIT_RNR)
-		when = soft_rnr_deadline(qp->attr.rnr_retry, qp->rnr_timer);
+		when = soft_clock_ns() + DATAGRAM_NS;
+	else if (qp->wait == SOFT_WAIT_RNR && qp->attr.rnr_retry != 7)
+		when = soft_clock_ns() + soft_rnr_ns(qp->attr.rnr_retry, qp->rnr_timer);
 	atomic_store(&qp->deadline_ns, when);
 	if (when)
-		soft_timer_want(when);
+		soft_clock_want(when);
 }
 
 static void wait_end(struct soft_qp *qp)
@@ -213,9 +211,9 @@ static void wait_end(struct soft_qp *qp)
 static void datagram_timeout(struct soft_qp *qp, struct soft_after *after)
 {
 	if (++qp->tries < DATAGRAM_TRIES) {
-		uint64_t when = soft_now_ns() + DATAGRAM_NS;
+		uint64_t when = soft_clock_ns() + DATAGRAM_NS;
 		atomic_store(&qp->deadline_ns, when);
-		soft_timer_want(when);
+		soft_clock_want(when);
 		return;
 	}
 	wait_end(qp);
@@ -236,10 +234,10 @@ static bool may_answer_yet(struct soft_qp *qp)
 	if (!qp->remote || qp->heard || qp->silent_ns >= longest_ns ||
 	    !soft_slot_taken(qp->attr.dest_qp_num >> SOFT_QPN_INDEX_BITS))
 		return false;
-	const uint64_t now = soft_now_ns(), when = retry_deadline(qp);
+	const uint64_t now = soft_clock_ns(), when = retry_deadline(qp);
 	qp->silent_ns += when - now;
 	atomic_store(&qp->deadline_ns, when);
-	soft_timer_want(when);
+	soft_clock_want(when);
 	return true;
 }
 
@@ -250,7 +248,7 @@ void soft_sq_heard(struct soft_qp *qp)
 		const uint64_t when = retry_deadline(qp);
 		atomic_store(&qp->deadline_ns, when);
 		if (when)
-			soft_timer_want(when);
+			soft_clock_want(when);
 	}
 }
 
@@ -280,7 +278,7 @@ void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after)
 
 	soft_lock(&qp->sq_lock);
 	when = atomic_load(&qp->deadline_ns);
-	if (when && when <= soft_now_ns() && qp->sq_next != qp->sq_tail) {
+	if (when && when <= soft_clock_ns() && qp->sq_next != qp->sq_tail) {
 		soft_sq_pump(qp, after);
 		if (qp->wait == SOFT_WAIT_DATAGRAM)
 			datagram_timeout(qp, after);
@@ -290,7 +288,7 @@ void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after)
 			soft_sq_pump(qp, after); /* fails by its status, runs nothing */
 		}
 	} else if (when) {
-		soft_timer_want(when);
+		soft_clock_want(when);
 	}
 	soft_unlock(&qp->sq_lock);
 }

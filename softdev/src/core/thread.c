@@ -46,7 +46,7 @@ static void run_timers(struct soft_after *after)
 {
 	static const uint64_t longest = 64 * (uint64_t)SOFT_STALL_NS;
 	static uint64_t pause;
-	uint64_t now = soft_now_ns();
+	const uint64_t now = soft_now_ns(), clock = soft_clock_ns();
 
 	atomic_store(&soft_proc.timer_ns, 0);
 	for (uint32_t i = 0; i < atomic_load(&soft_proc.qp_used); i++) {
@@ -56,7 +56,7 @@ static void run_timers(struct soft_after *after)
 		if (atomic_load(&qp->deadline_ns))
 			soft_sq_timeout(qp, after);
 		soft_fabrics.host->timer(qp, now, after);
-		soft_fabrics.net->timer(qp, now, after);
+		soft_fabrics.net->timer(qp, clock, after);
 	}
 	soft_faults_tick();
 	soft_run_doors();
@@ -103,6 +103,13 @@ static void *thread_main(void *unused)
 				soft_fabrics.host->event(what, events[i].events, &after);
 			}
 			soft_after_run(&after);
+		}
+		unsigned round;
+		if (soft_clock_asks(&round)) {
+			struct soft_after after = { 0 };
+			run_timers(&after);
+			soft_after_run(&after);
+			soft_clock_gone(round);
 		}
 	}
 	return NULL;

@@ -21,7 +21,7 @@ static void timer(struct soft_qp *qp, uint64_t now, struct soft_after *after)
 	if (!due)
 		return;
 	if (due > now) { /* postponed, as each packet does, or another timer went off */
-		soft_timer_want(due);
+		soft_clock_want(due);
 		return;
 	}
 	/* This process may have stood still: packets that peers sent meanwhile are older than the deadlines. */
@@ -47,6 +47,7 @@ const struct soft_fabric_ops soft_roce_fabric = {
 	.event = event,
 	.timer = timer,
 	.tick = tick,
+	.catch_up = soft_roce_catch_up,
 	.close = close_all,
 	.poll = soft_roce_poll,
 	.sleep = soft_roce_rewatch,

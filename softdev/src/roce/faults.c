@@ -23,9 +23,9 @@ static bool hold(const struct roce_inbound *in, bool overtaken)
 	struct held *h = &held[nheld++];
 	h->in = *in;
 	h->overtaken = overtaken;
-	h->until = soft_now_ns() + LATE_NS;
+	h->until = soft_clock_ns() + LATE_NS;
 	memcpy(h->bytes, in->bytes, in->size);
-	soft_timer_want(h->until);
+	soft_clock_want(h->until);
 	return true;
 }
 
@@ -45,12 +45,12 @@ void soft_roce_release(roce_receiver *receiver, void *context)
 {
 	if (!nheld)
 		return;
-	const uint64_t now = soft_now_ns();
+	const uint64_t now = soft_clock_ns();
 	for (unsigned i = 0; i < nheld;) {
 		if (held[i].until <= now)
 			let_go(i, receiver, context);
 		else
-			soft_timer_want(held[i++].until);
+			soft_clock_want(held[i++].until);
 	}
 }
 

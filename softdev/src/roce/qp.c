@@ -95,7 +95,7 @@ static void set_due(struct soft_qp *qp)
 		return;
 	atomic_store(&qp->roce_due_ns, due);
 	if (due)
-		soft_timer_want(due);
+		soft_clock_want(due);
 }
 
 static enum roce_peer peer_of(const struct soft_roce *w)
@@ -172,7 +172,7 @@ static void heard(struct soft_roce *w, uint8_t *what)
 	struct roce_runs *runs = *what ? runs_of(w) : NULL;
 
 	if (soft_unlikely(runs))
-		roce_runs_heard(runs, *what, soft_now_ns());
+		roce_runs_heard(runs, *what, soft_clock_ns());
 	*what = ROCE_HEARD_NOTHING;
 }
 
@@ -239,7 +239,7 @@ static bool push(struct soft_qp *qp)
 	}
 	while (more) {
 		unsigned n = 0;
-		now = now ? now : soft_now_ns();
+		now = now ? now : soft_clock_ns();
 		if (w->blocked_until && now < w->blocked_until)
 			break;
 		w->blocked_until = 0;
@@ -303,7 +303,7 @@ void soft_roce_timer(struct soft_qp *qp, struct soft_after *after)
 {
 	soft_lock(&qp->sq_lock);
 	if (qp->roce && atomic_load(&qp->roce_due_ns)) {
-		roce_ask_timer(&qp->roce->ask, soft_now_ns());
+		roce_ask_timer(&qp->roce->ask, soft_clock_ns());
 		heard(qp->roce, &qp->roce->ask.heard);
 		atomic_store(&qp->roce_due_ns, 0); /* so that pending work is scheduled again */
 	}
@@ -322,13 +322,13 @@ static void answer(struct soft_roce *w, bool paced)
 	struct roce_packet p;
 	struct roce_route route;
 	struct roce_runs *runs = runs_of(w);
-	uint64_t now = runs && w->answer.pending ? soft_now_ns() : 0, held = 0;
+	uint64_t now = runs && w->answer.pending ? soft_clock_ns() : 0, held = 0;
 	unsigned batches = 0;
 	enum roce_runs_use use = runs_use(w, runs, w->answer.pending, now);
 
 	while (roce_answer_waits(&w->answer) && !held) {
 		if (paced && batches++ == ANSWER_BATCHES) {
-			held = now ? now : soft_now_ns();
+			held = now ? now : soft_clock_ns();
 			break;
 		}
 		struct roce_batch *batch = soft_roce_batch();
@@ -338,7 +338,7 @@ static void answer(struct soft_roce *w, bool paced)
 		while (!soft_roce_full(batch)) {
 			/* Packets waiting behind the data must not overtake it. */
 			if (w->answer.pending && paced) {
-				now = now ? now : soft_now_ns();
+				now = now ? now : soft_clock_ns();
 				held = held_until(w, now);
 			}
 			if (held || !roce_answer_next(&w->answer, &p))
@@ -422,7 +422,7 @@ static void notify(struct soft_roce *w)
 		.qpn = w->answer.qpn,
 		.payload_length = ROCE_CNP_BYTES,
 	};
-	const uint64_t now = soft_now_ns();
+	const uint64_t now = soft_clock_ns();
 	uint64_t before = atomic_load(&w->cnp_at);
 	struct roce_route route;
 
@@ -463,7 +463,7 @@ void soft_roce_notified(struct soft_qp *qp, const struct roce_packet *p, const s
 	if (qp->roce && atomic_load(&qp->number) == p->qpn && may_slow(qp->roce, in)) {
 		atomic_fetch_add_explicit(&soft_roce_counters.cnps_received, 1, memory_order_relaxed);
 		soft_lock(&qp->roce->rate_lock);
-		roce_rate_notified(&qp->roce->rate, soft_now_ns());
+		roce_rate_notified(&qp->roce->rate, soft_clock_ns());
 		soft_unlock(&qp->roce->rate_lock);
 	}
 	soft_unlock(&qp->sq_lock);
@@ -474,7 +474,7 @@ static void take(struct soft_roce *w, const struct roce_packet *p, bool response
 {
 	if (response) {
 		const uint64_t una = w->ask.una;
-		roce_ask_take(&w->ask, p, soft_now_ns());
+		roce_ask_take(&w->ask, p, soft_clock_ns());
 		heard(w, &w->ask.heard);
 		/* At once: a message that comes with it may be the answer to what is complete now. */
 		if (w->ask.una != una && !w->ask.status)

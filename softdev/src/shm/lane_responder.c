@@ -60,7 +60,7 @@ static enum take not_ready(struct soft_qp *qp)
 		return nak(qp, IBV_WC_RNR_RETRY_EXC_ERR);
 	}
 	if (!atomic_load(&qp->rnr_deadline_ns)) {
-		uint64_t when = soft_rnr_deadline((uint8_t)retries, qp->attr.min_rnr_timer);
+		uint64_t when = soft_now_ns() + soft_rnr_ns((uint8_t)retries, qp->attr.min_rnr_timer);
 		atomic_store(&qp->rnr_deadline_ns, when);
 		soft_timer_want(when);
 	}

@@ -1,4 +1,5 @@
 /* The clock on the wall jumps by an hour whenever somebody looks at it. Nothing may wait for it. */
+#include "softdev.h"
 #include "tests/harness.h"
 
 #include <arpa/inet.h>
@@ -73,4 +74,57 @@ static void time_limits(void)
     pair_close(&a, &b);
 }
 
-TEST_MAIN(TEST(a_channel_ends_soon), TEST(time_limits))
+static struct rdma_cm_id *next_is(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
+{
+    struct rdma_cm_event *event;
+
+    OK(rdma_get_cm_event(channel, &event));
+    CHECK_EQ(event->event, type);
+    struct rdma_cm_id *id = event->id;
+    OK(rdma_ack_cm_event(event));
+    return id;
+}
+
+/* A request that nobody answers is repeated by the clock that the program moves: after 250 ms, and more and more. (The
+ * listener's process lives, and says that it takes longer. So it is not given up.) */
+static void by_the_programs_clock(void)
+{
+    enum { MOVES = 40 };
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct rdma_event_channel *channel = rdma_create_event_channel(), *others = rdma_create_event_channel();
+    struct rdma_conn_param param = {.qp_num = 7, .retry_count = 7};
+    struct rdma_cm_id *listener, *id;
+    uint64_t now = 1;
+    int moves = 0;
+
+    CHECK(channel && others);
+    OK(rdma_create_id(others, &listener, NULL, RDMA_PS_TCP));
+    OK(rdma_bind_addr(listener, (struct sockaddr *)&here));
+    OK(rdma_listen(listener, 1));
+    here.sin_port = rdma_get_src_port(listener);
+    softdev_clock(now);
+    OK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+    OK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 10000));
+    next_is(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+    OK(rdma_resolve_route(id, 10000));
+    next_is(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    OK(rdma_connect(id, &param));
+    next_is(others, RDMA_CM_EVENT_CONNECT_REQUEST); /* and says nothing */
+    while (moves < MOVES) {
+        const uint64_t due = softdev_clock(now);
+        CHECK(!readable(channel->fd));
+        if (due == UINT64_MAX)
+            continue; /* the connection manager's thread is about to say it */
+        if (!moves++)
+            CHECK_EQ(due, 1 + UINT64_C(250000000));
+        now = due;
+        softdev_clock(now);
+    }
+    CHECK(now > UINT64_C(20000000000));
+    OK(rdma_destroy_id(id));
+    OK(rdma_destroy_id(listener));
+    rdma_destroy_event_channel(channel);
+    softdev_clock(0);
+}
+
+TEST_MAIN(TEST(a_channel_ends_soon), TEST(time_limits), TEST(by_the_programs_clock))

@@ -27,7 +27,7 @@ static void fault(const char *request)
 static uint64_t later(uint64_t by)
 {
     now += by;
-    return softdev_faults_clock(now);
+    return softdev_clock(now);
 }
 
 static void open_pair(const struct connect_options *options)
@@ -42,7 +42,7 @@ static void close_pair(void)
 {
     OK(softdev_faults(NULL));
     pair_close(&a, &b);
-    softdev_faults_clock(0);
+    softdev_clock(0);
 }
 
 static enum ibv_event_type next_event(struct ibv_context *context)
@@ -77,7 +77,7 @@ static void a_flap_holds_messages_back(void)
     open_pair(&options);
     post_recv(&b, 1, 0, 64);
     fault("at=1s port=down for=2s");
-    CHECK_EQ(softdev_faults_clock(now), now + SECOND);
+    CHECK_EQ(softdev_clock(now), now + SECOND);
     CHECK_EQ(port_state(&a), IBV_PORT_ACTIVE);
     CHECK_EQ(later(SECOND), now + 2 * (uint64_t)SECOND);
     CHECK_EQ(port_state(&a), IBV_PORT_DOWN);
@@ -103,7 +103,7 @@ static void retries_end(void)
     post_recv(&b, 1, 0, 64);
     fault("port=down");
     post_send(&a, 2, 0, 64, IBV_SEND_SIGNALED);
-    const uint64_t due = softdev_faults_clock(now);
+    const uint64_t due = softdev_clock(now);
     CHECK_EQ(due, now + 3 * (UINT64_C(4096) << 14));
     later(due - now - 1);
     expect_nothing(a.send_cq);

@@ -21,7 +21,7 @@ static uint64_t now = 1000000000;
 static void later(uint64_t ns)
 {
     now += ns;
-    softdev_faults_clock(now);
+    softdev_clock(now);
 }
 
 static struct ibv_qp *another(struct ibv_cq *cq)
@@ -88,7 +88,7 @@ static void each_at_once(void)
 {
     struct ibv_wc wc[ALL];
 
-    softdev_faults_clock(now);
+    softdev_clock(now);
     open_all();
     write_all();
     CHECK_EQ(take_some(wc), ALL);
@@ -126,7 +126,7 @@ static uint64_t rounds(void)
     uint64_t hash = 0;
     unsigned seen = 0;
 
-    softdev_faults_clock(now);
+    softdev_clock(now);
     open_all();
     for (int i = 0; i < ROUNDS; i++)
         seen |= seen_in_round(&hash);
@@ -154,7 +154,7 @@ static void events_come_with_them(void)
     struct ibv_wc wc[ALL];
     int held = 0;
 
-    softdev_faults_clock(now);
+    softdev_clock(now);
     open_all();
     for (int i = 0; i < ROUNDS; i++) {
         OK(ibv_req_notify_cq(all.send_cq, 0));
@@ -180,7 +180,7 @@ static void they_go_with_their_queue_pair(void)
     struct ibv_wc wc[ALL];
     int held = 0;
 
-    softdev_faults_clock(now);
+    softdev_clock(now);
     for (int i = 0; i < ROUNDS; i++) {
         open_all();
         write_one(0, 0);

@@ -1,0 +1,49 @@
+"""The software device of this process in the time of a loop, whose clock a test moves."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["DeviceTime"]
+
+_NEVER = 2**64 - 1
+
+
+class DeviceTime:
+    """
+    :param now: the loop's time, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._clock: Callable[[int], int] | None = None
+
+    def due(self) -> float:
+        """The device goes by the loop's time from now on, and what is due in it happens. Returns the time at
+        which something is due next; infinity: nothing, or this process has not loaded the device yet."""
+        if self._clock is None:
+            self._clock = _find()
+            if self._clock is None:
+                return math.inf
+        # The device takes 0 for its own clock. A loop's time may be 0.
+        next_ns = self._clock(math.ceil(self._now() * 1e9) + 1)
+        return math.inf if next_ns == _NEVER else next_ns / 1e9
+
+    def release(self) -> None:
+        """The device goes by the system's clock again."""
+        if self._clock is not None:
+            self._clock(0)
+            self._clock = None
+
+
+def _find() -> Any:
+    try:
+        clock = ctypes.CDLL(None).softdev_clock
+    except AttributeError:
+        return None
+    clock.argtypes = [ctypes.c_uint64]
+    clock.restype = ctypes.c_uint64
+    return clock
