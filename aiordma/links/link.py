@@ -11,6 +11,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import anyio
+
 from .. import faults
 from ..datapath._qp import QueuePair
 from ..errors import LinkError, RemoteProtocolError, VerbsError
@@ -43,6 +45,8 @@ SEND_QUEUE_DEPTH = 512
 _MESSAGE_SLOT_BYTES = 64
 #: Of the software device towards what may be another host's address: 0.54 s, so four packets in two seconds.
 _UNPROVED_TIMEOUT = 17
+#: Seconds between two looks whether the peer's process has opened the way to it, which it is about to.
+_REACHING_S = 0.0005
 #: READs outstanding on a link at most, whatever the devices allow: later requests wait behind them.
 MAX_READS = 8
 
@@ -181,7 +185,7 @@ class Link:
         self._on_group_message, self._on_ack_owed = on_group_message, on_ack_owed
         self._confirmed = engine.waker.new_waiter()
         #: The peer's Confirm Link has come.
-        self._proved = False
+        self.proved = False
         parts.qp.to_init(self._PATH)
         self.queue_pair = self._new_queue_pair()
         self.filter: LinkFilter | None = None
@@ -327,9 +331,13 @@ class Link:
         """Wait for the peer's request (which is answered at once). Time limits are the caller's."""
         await self._confirmed.wait()
         self._activate()
+        # Else a program that connects, sends and is killed would take its bytes with it: the request shows
+        # only that the peer's process has a way to this one. The device does not tell when there is one.
+        while self.failure is None and not self._reaches_the_peer():  # noqa: ASYNC110
+            await anyio.sleep(_REACHING_S)
 
     def _activate(self) -> None:
-        if self._proved and self.peer_left_whole():
+        if self.proved and self.peer_left_whole():
             return  # a short life: the peer has confirmed, sent all that it had to send, and ended
         self._raise_if_failed()
         self.state = LinkState.ACTIVE
@@ -368,7 +376,7 @@ class Link:
                     return
                 if not message.response:
                     self._send_llc(self._confirm(response=True))
-                self._proved = True
+                self.proved = True
                 self._confirmed.set()
             case llc.TestLink(response=False):
                 self._send_llc(llc.TestLink(user_data=message.user_data, response=True))
@@ -419,6 +427,10 @@ class Link:
     def shows_end(self) -> bool:
         """Whether the device of this end reports by itself, and soon, that the peer's process has ended."""
         return self._left_whole() is not False
+
+    def _reaches_the_peer(self) -> bool:
+        soft = self.engine.backend.soft
+        return soft is None or soft.reached(self.parts.qp.pointer)
 
     def _left_whole(self) -> bool | None:
         soft = self.engine.backend.soft
@@ -517,7 +529,7 @@ class Link:
         if self.state is LinkState.ACTIVE or (
             self.state is LinkState.SETTING_UP
             and self.parts.qp.state == QpState.RTS
-            and (self._proved or not self._unproved)
+            and (self.proved or not self._unproved)
         ):
             reason = llc.DeleteReason.OPERATOR
             self.queue_pair.send_llc(llc.DeleteLink(reason=reason, all_links=True, orderly=True).encode())

@@ -130,7 +130,7 @@ class SoftLibrary:
         self._left_note = lib.softdev_left_note
         self._left_note.restype = ctypes.c_uint64
         self._left_note.argtypes = [ctypes.c_void_p]
-        for name in BY_ADDRESS:  # said now, and not when the first queue pair is made
+        for name in (*BY_ADDRESS, "softdev_reached"):  # said now, and not when the first queue pair is made
             getattr(lib, name)
 
     def calls(self) -> int:
@@ -210,6 +210,10 @@ class SoftLibrary:
     def astray(self, qp_pointer: int) -> int:
         """Where this ``struct ibv_qp *`` counts WRITEs that posting did not carry out; 0: it is not ours."""
         return int(self._astray(qp_pointer) or 0)
+
+    def reached(self, qp_pointer: int) -> bool:
+        """Whether what is posted to this ``struct ibv_qp *`` outlives this process."""
+        return bool(self._handle.softdev_reached(ctypes.c_void_p(qp_pointer)))
 
     def left_whole(self, qp_pointer: int) -> bool | None:
         """Whether the process at the other end of this ``struct ibv_qp *`` has ended, and left nothing undone

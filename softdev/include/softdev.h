@@ -117,6 +117,13 @@ void softdev_will(struct ibv_qp *qp, const void *message, uint32_t length, uint3
 void softdev_expect(struct ibv_qp *qp, uint32_t rkey);
 
 /*
+ * Whether the way to the destination's process is there. Before, for a moment after both ends have been connected, what
+ * is posted waits in this process, which may be killed. 1 for a queue pair that shares no memory with its destination,
+ * and of another device.
+ */
+int softdev_reached(struct ibv_qp *qp);
+
+/*
  * Leaves a number to the program at the other end of this queue pair, which may read it once this process has ended: how
  * much of what came has been taken, for instance. The thread that posts calls it.
  */

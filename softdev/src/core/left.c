@@ -37,6 +37,18 @@ SOFT_EXPORT void softdev_expect(struct ibv_qp *ibqp, uint32_t rkey)
 	soft_unlock(&qp->sq_lock);
 }
 
+SOFT_EXPORT int softdev_reached(struct ibv_qp *ibqp)
+{
+	struct soft_qp *qp = to_qp(ibqp);
+
+	if (!soft_is(ibqp->context))
+		return 1;
+	soft_lock(&qp->sq_lock);
+	const bool reached = !qp->path->reached || qp->path->reached(qp);
+	soft_unlock(&qp->sq_lock);
+	return reached;
+}
+
 SOFT_EXPORT void softdev_note(struct ibv_qp *ibqp, uint64_t number)
 {
 	struct soft_qp *qp = to_qp(ibqp);

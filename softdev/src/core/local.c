@@ -40,6 +40,8 @@ __attribute__((noinline)) static int place_loosely(struct soft_qp *b, const stru
 	while (soft_order_next(&order, &offset, &left)) {
 		uint32_t skip = offset;
 		for (uint32_t i = 0; i < wqe->num_sge && left; i++) {
+			/* resolve() has filled num_sge of them, which the analyser cannot see. */
+			/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult) */
 			if (skip >= pieces[i].length) {
 				skip -= pieces[i].length;
 				continue;

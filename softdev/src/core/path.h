@@ -53,6 +53,8 @@ struct soft_path_ops {
 	void (*will)(struct soft_qp *qp, const void *message, uint32_t length, uint32_t imm);
 	/* WRITEs with this key of the peer's will follow (softdev_expect()). */
 	void (*expect)(struct soft_qp *qp, uint32_t rkey);
+	/* Whether what is posted now gets to where it outlives this process (softdev_reached()). NULL: it does. */
+	bool (*reached)(const struct soft_qp *qp);
 	/* The QP went to RTS, for the first time or again: its attributes for sending are set. */
 	void (*may_send)(struct soft_qp *qp, bool first);
 

@@ -16,6 +16,12 @@ static void connected(struct soft_qp *qp, struct soft_after *after)
 	soft_service(qp, SOFT_SERVICE_CONNECT | SOFT_SERVICE_READY);
 }
 
+/* Without a lane, work requests wait in this process. */
+static bool reached(const struct soft_qp *qp)
+{
+	return qp->out;
+}
+
 const struct soft_path_ops soft_shm_path = {
 	.run = soft_out_run,
 	.early = soft_out_early,
@@ -27,6 +33,7 @@ const struct soft_path_ops soft_shm_path = {
 	.note = soft_out_note,
 	.will = soft_out_will,
 	.expect = soft_out_expect,
+	.reached = reached,
 	.may_send = soft_out_settings,
 	.receive = soft_in_progress,
 	.last_look = soft_in_last_look,

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -102,6 +103,31 @@ static void a_key_that_is_expected(void)
     fill(end.buf, 4096, 3);
     do_rdma(&end, IBV_WR_RDMA_WRITE, 0, 4096, &peer, 0);
     CHECK_EQ(slabs_mapped(), own + 1);
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
+/* ---- the way to the peer's process ---- */
+
+/* It is there as soon as that process has opened it, whatever its program does. */
+static void a_way_that_is_opened_late(void)
+{
+    enum { LOOKS = 1000 };
+    if (!can_stop_threads())
+        return;
+    struct child child = child_start(owner_of_a_slab, NULL);
+    struct end end;
+
+    end_open(&end, &slab);
+    struct address peer = exchange(child.fd, &end);
+    const int thread = stop_progress(child.pid);
+    end_connect(&end, &peer, NULL);
+    for (int i = 0; i < LOOKS; i++)
+        CHECK(!softdev_reached(end.qp));
+    CHECK(!ptrace(PTRACE_DETACH, thread, NULL, NULL));
+    while (!softdev_reached(end.qp))
+        usleep(100);
     rendezvous(child.fd);
     child_join(&child);
     end_close(&end);
@@ -255,5 +281,5 @@ static void writes_keep_their_order(void)
     end_close(&end);
 }
 
-TEST_MAIN(TEST(dereg_revokes_a_mapping), TEST(a_key_that_is_expected), TEST(many_keys_at_once),
-          TEST(slabs_come_and_go), TEST(writes_keep_their_order))
+TEST_MAIN(TEST(dereg_revokes_a_mapping), TEST(a_key_that_is_expected), TEST(a_way_that_is_opened_late),
+          TEST(many_keys_at_once), TEST(slabs_come_and_go), TEST(writes_keep_their_order))
