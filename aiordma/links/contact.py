@@ -170,6 +170,11 @@ class _Contact:
         self.group.set_up_ended()
         self.engine.path_works(peer)
 
+    def is_proved(self) -> bool:
+        """Whether the peer has proved the link, by all that has come over it, dispatched or not."""
+        self.engine.poller.drain()
+        return self.group is not None and self.group.link.proved
+
     def break_link(self, reason: str) -> None:
         """Break the link: the peer may be using the ring, and only this ends that for certain."""
         if self.group is not None:

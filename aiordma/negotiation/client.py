@@ -105,7 +105,10 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
 
     async def _bring_up(self) -> None:
         assert self.contact is not None
-        step = LastStep(self.contact.established, self.handshake, self.io, self.contact.outlive)
+        contact = self.contact
+        step = LastStep(
+            contact.established, self.handshake, self.io, contact.outlive, proved=contact.is_proved
+        )
         self.pipe, events = await step.run(watch=self._first_contact)
         self.queue(events)
 

@@ -36,6 +36,9 @@ class Contact(Protocol):
     awaits_tcp: bool
 
     def abandon(self) -> None: ...
+    def is_proved(self) -> bool:
+        """Whether the peer has proved the link, by all that has come over it."""
+
     def outlive(self, reason: Exception) -> Any:
         """The link has failed when both ends had agreed.
 

@@ -32,6 +32,8 @@ class LastStep:
 
     :param work: gives the pipe.
     :param outlive: the link has failed for this reason: gives a pipe that goes on over TCP, or None.
+    :param proved: whether the peer has proved the link by what has come over it. The end of the TCP
+        connection may overtake that: a process may connect, send and be killed before anybody has looked.
     :param may_decline: server: a client that uses RDMA already would notice that this end has declined, and
         break. (A stream could take what such a client sends for bytes of the stream.)
     """
@@ -43,10 +45,11 @@ class LastStep:
         io: ClcIO,
         outlive: Callable[[Exception], Any] | None = None,
         *,
+        proved: Callable[[], bool] | None = None,
         may_decline: bool = False,
     ) -> None:
         self._work, self._handshake, self._io, self._outlive = work, handshake, io, outlive
-        self._may_decline = may_decline
+        self._proved, self._may_decline = proved, may_decline
         self._is_server = isinstance(handshake, ServerHandshake)
         self._pipe: Any = None
         self._events: list[Event] = []
@@ -89,7 +92,7 @@ class LastStep:
                 tasks.cancel_scope.cancel()
 
     async def _watch(self, scope: anyio.CancelScope) -> None:
-        events = await self._io.receive(self._handshake)
+        events = await self._io.receive(_Watched(self._handshake, self._proved))
         if events:
             self._events.extend(events)
             scope.cancel()
@@ -141,6 +144,31 @@ class LastStep:
         if self._is_server:
             raise error
         self._events = self._handshake.broken(error.code, error.detail, self._io.now())
+
+
+class _Watched:
+    """The handshake, to which the end of the connection means nothing once the link is proved: the work is
+    about to end, and what the peer has sent is in the ring."""
+
+    def __init__(
+        self, handshake: ClientHandshake | ServerHandshake, proved: Callable[[], bool] | None
+    ) -> None:
+        self._handshake, self._proved = handshake, proved
+        self.next_deadline, self.receive = handshake.next_deadline, handshake.receive
+        self.on_timer = handshake.on_timer
+
+    @property
+    def done(self) -> bool:
+        return self._handshake.done
+
+    @property
+    def heard_all(self) -> bool:
+        return self._handshake.heard_all
+
+    def eof(self, now: float) -> list[Event]:
+        if self._proved is not None and self._proved():
+            return []
+        return self._handshake.eof(now)
 
 
 def _code_of(error: Exception) -> Code:

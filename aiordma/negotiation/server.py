@@ -206,7 +206,12 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
         # In mode "rdma" there is no way to go on without the link.
         outlive = None if self.options.mode == "rdma" else self.contact.outlive
         step = LastStep(
-            work, self.handshake, self.io, outlive, may_decline=self.kind in (Kind.CALLS, Kind.MEMORY)
+            work,
+            self.handshake,
+            self.io,
+            outlive,
+            proved=self.contact.is_proved,
+            may_decline=self.kind in (Kind.CALLS, Kind.MEMORY),
         )
         try:
             self.pipe, events = await step.run(watch=event.confirm.first_contact)

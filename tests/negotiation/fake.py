@@ -100,6 +100,10 @@ class Offer:
     def outlive(self, reason: Exception) -> None:
         """A memory pipe does not fail over."""
 
+    def is_proved(self) -> bool:
+        """There is no link, over which anything could have come."""
+        return False
+
     def break_link(self, reason: str) -> None:
         pass
 

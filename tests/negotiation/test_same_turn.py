@@ -114,3 +114,26 @@ async def test_one_decides(side: str, sent: bytes, outcome: str) -> None:
         assert finals[0] is own or outcome == "refused"
         assert finals[-1] is peers
         assert set(finals) <= {own, peers, refused}
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_the_end_overtakes_what_came_over_the_link(side: str) -> None:
+    """A process that has connected, sent and been killed: its TCP connection ends in sight of everybody, and
+    what it had sent before is found by who looks."""
+    there = anyio.Event()
+
+    def looks() -> bool:
+        there.set()
+        return True
+
+    async def last_step() -> MemoryPipe:
+        await there.wait()
+        return memory_pipe_pair()[0]
+
+    with tcp_pair() as (peer, sock), ClcIO(sock) as io:
+        handshake = await at_last_step(side, io.now())
+        peer.shutdown(SHUT_WR)
+        pipe, events = await LastStep(last_step, handshake, io, proved=looks).run(watch=True)
+        assert handshake.state is State.RDMA
+        assert isinstance(events[0], UseRdma)
+        assert pipe is not None

@@ -89,7 +89,9 @@ class KernelContact:
         return self._carried_out(self._machine.receive(data, now))
 
     def eof(self, now: float) -> list[Event]:
-        return self._carried_out(self._machine.eof(now))
+        # It may have overtaken what has come over the link.
+        self._kernels.engine.poller.drain()
+        return [] if self.done else self._carried_out(self._machine.eof(now))
 
     def on_timer(self, now: float) -> list[Event]:
         return self._carried_out(self._machine.on_timer(now))

@@ -5,6 +5,8 @@ The end is an error, or as on TCP one in order for those who receive: when nothi
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ import anyio
 import pytest
 
 import aiordma
+from aiordma.links.link import Link
 from tests.health import ROUNDS, check_echo, check_end, descriptors, nothing_left, until
 from tests.processes import PATIENCE, process
 from tests.roles import LOCAL, echo
@@ -19,6 +22,9 @@ from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
+
+    from aiordma.proto.llc import LlcMessage
+    from tests.program import Control
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -210,6 +216,46 @@ async def connecting_client(control, port: int) -> None:  # type: ignore[no-unty
     control.say("up")
     await stream.send(b"x")
     await control.heard_all()
+
+
+@pytest.mark.skipif(
+    DEVICE != "soft", reason="what a killed process has sent may be under way on other devices"
+)
+async def test_a_client_that_has_ended_before_the_server_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has connected, sent and been killed while the server's loop was blocked: the end of its TCP
+    connection is found first, and its bytes count all the same."""
+    received = b""
+    ended = anyio.Event()
+
+    async def serve(stream: aiordma.RdmaStream) -> None:
+        nonlocal received
+        with contextlib.suppress(anyio.BrokenResourceError):
+            async for part in stream:
+                received += part
+        ended.set()
+
+    send = Link._send_llc
+    async with await aiordma.listen(LOCAL) as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        with process("tests.system.adversity.test_killed:brief_client", port=listener.port) as victim:
+            victim.expect(-signal.SIGKILL)
+
+            def send_and_block(self: Link, message: LlcMessage) -> None:
+                send(self, message)
+                monkeypatch.undo()
+                victim.wait()
+
+            monkeypatch.setattr(Link, "_send_llc", send_and_block)
+            with anyio.fail_after(PATIENCE):
+                await ended.wait()
+        assert received == b"x" * 1000
+        tasks.cancel_scope.cancel()
+
+
+async def brief_client(control: Control, port: int) -> None:
+    stream = await aiordma.connect(LOCAL, port, mode="rdma")
+    await stream.send(b"x" * 1000)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {}), ("asyncio", {"use_uvloop": True})])
