@@ -8,6 +8,7 @@ loop.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 from functools import partial
@@ -72,4 +73,5 @@ def _discard(prepared: Any) -> None:
 
 def _tidy() -> None:
     """In a thread, when nothing waits for it any more: remove what killed processes have left."""
-    importlib.import_module(_ADMIN).tidy()
+    with contextlib.suppress(OSError):  # no descriptor to read the module with, which _prepare() has said
+        importlib.import_module(_ADMIN).tidy()
