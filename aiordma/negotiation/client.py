@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .options import PathOptions
 
-__all__ = ["ClientNegotiation", "PlainPeerFound", "receive_or_connect"]
+__all__ = ["ClientNegotiation", "PlainPeerFound", "receive_or_connect", "withdraw"]
 
 #: Seconds that the plain connection has to come about once the answer is there.
 _CONNECTING_S = 0.05
@@ -216,11 +216,11 @@ async def receive_or_connect(
             stack.pop_all()
             return [], plain
         if plain is not None:
-            await _withdraw(plain)
+            await withdraw(plain)
         return events, None
 
 
-async def _withdraw(carrier: Carrier) -> None:
+async def withdraw(carrier: Carrier) -> None:
     """Have the server close a connection that is not needed, and not show it to its program: the server
     negotiates, as its answer on the other connection has shown."""
     with ClcIO(carrier) as io:

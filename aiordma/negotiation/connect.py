@@ -18,7 +18,7 @@ from ..wake.interrupts import uninterrupted
 from . import smc_option
 from .announcement import arrive, leave
 from .clc_io import ClcIO
-from .client import ClientNegotiation, PlainPeerFound
+from .client import ClientNegotiation, PlainPeerFound, withdraw
 from .dialogue import NegotiationResult
 from .engine import find_engine, ready_engine
 from .kernel_peer import connect_kernel
@@ -108,6 +108,10 @@ class _Attempt:
         #: A TCP connection that is open and unused.
         self._spare = spare
         self._renew = renew
+        #: When it was opened, where this attempt has done so.
+        self._open_since = 0.0
+        #: Seconds after which a server that negotiates may have given up a silent client.
+        self._patience = options.config.server_first_wait_ms / 2000 or _STALLED_S
         #: The SYN of that connection has asked, and what the SYN-ACK says; None: nothing.
         self._asked: smc_option.Question | None = None
         self._said: SynOption | None = None
@@ -154,7 +158,7 @@ class _Attempt:
             peer.is_aiordma = self._has_granted or (self._said is not None and self._said.in_answer)
             async with peer.known() as has_waited:
                 if has_waited and peer.plain_reason() is None:
-                    await self._renew_spare()
+                    await self._renew_spare(peer)
                 return await self._negotiate_or_fall_back(engine, peer)
         finally:
             self._leave()
@@ -178,14 +182,19 @@ class _Attempt:
             return spare
         return await connect_tcp(self._candidates, self._options.local_host)
 
-    async def _renew_spare(self) -> None:
-        """A server takes a client that is silent for long for a plain one: what was given may be late."""
-        if self._spare is None or self._renew is None:
+    async def _renew_spare(self, peer: Peer) -> None:
+        """A server takes a client that is silent for long for a plain one: what is open may be late."""
+        if self._spare is None:
             return
-        new = await self._renew()
-        if new is not None:
-            self._spare.close()
-            self._spare = new
+        if self._renew is not None:
+            new = await self._renew()
+            if new is not None:
+                self._spare.close()
+                self._spare = new
+        elif peer.negotiates and self.waker.now() - self._open_since > self._patience:
+            spare, self._spare = self._spare, None
+            with spare:
+                await withdraw(spare)
 
     # ---- without a round trip
 
@@ -210,8 +219,8 @@ class _Attempt:
             self._has_granted = False
             return None  # it has become another one
         sock = await self._connect_tcp()
-        took, patience = now() - began, self._options.config.server_first_wait_ms / 2000 or _STALLED_S
-        if took > patience or (took > _NEAR_STALLED_S and only_seems_near(self._candidates)):
+        took = now() - began
+        if took > self._patience or (took > _NEAR_STALLED_S and only_seems_near(self._candidates)):
             # This process did not run: the server may have taken the silent client for a plain one.
             # The bytes in a ring would be lost then. A negotiation may fail without harm.
             self._spare = sock
@@ -256,6 +265,7 @@ class _Attempt:
             sock.close()
         else:
             self._spare, self._asked = sock, question
+            self._open_since = self.waker.now()
 
     async def _before_an_engine(self) -> NegotiationResult | None:
         """The first connection of a loop: where the SYN-ACK alone may say that the server is a plain one, no

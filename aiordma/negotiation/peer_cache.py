@@ -267,6 +267,11 @@ class Peer:
         """Whether a listener on this host says that it negotiates."""
         return announces_itself(self._candidates)
 
+    @property
+    def negotiates(self) -> bool:
+        """Whether it has, when it was asked last."""
+        return negotiates(self._key)
+
     def known(self) -> contextlib.AbstractAsyncContextManager[bool]:
         """Around a connection attempt: see :func:`ask_alone`.
 
@@ -289,7 +294,7 @@ class Peer:
         cancelled, have waited is part of it.
         """
         seconds = self._config.head_start_ms / 1000
-        known = self.is_aiordma or negotiates(self._key) or self.is_announced
+        known = self.is_aiordma or self.negotiates or self.is_announced
         if seconds < _BELIEVED_S and known:
             seconds = _BELIEVED_S
         return max(0.0, seconds - waited(self._key))

@@ -20,13 +20,15 @@ import aiordma
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.links import engine as links_engine
-from aiordma.negotiation import announcement, connect, first_bytes
+from aiordma.negotiation import announcement, connect, first_bytes, peer_cache
 from aiordma.negotiation.clc_io import ClcIO
 from aiordma.negotiation.question import Answer, ask
 from aiordma.negotiation.smc_option import of_setting
 from aiordma.proto.syn_option import SynOption
 from tests.kernel_option import Options, options
 from tests.processes import PATIENCE
+from tests.roles import echo
+from tests.virtual import in_virtual_time
 from tests.world import DEVICE
 
 from .serving import LOCAL, serving
@@ -196,6 +198,30 @@ async def test_an_aiordma_server_answers_and_is_believed(options: Options) -> No
     async with serving(config=STRICT) as listener:
         async with aiordma.connect(LOCAL, listener.port, config=STRICT) as stream:
             assert stream.path == "rdma"
+
+
+@pytest.mark.usefixtures("far")
+@in_virtual_time
+async def test_a_client_that_asked_by_its_syn_and_waited_for_another_one(options: Options) -> None:
+    """Its connection was open and silent meanwhile, and is a plain one to the server by now."""
+    options.said = None
+    config = Config(device=DEVICE)
+    paths, is_there = [], anyio.Event()
+    async with serving(echo, config=config) as listener, anyio.create_task_group() as tasks:
+        key = (LOCAL, listener.port, False)
+
+        async def one() -> None:
+            async with await aiordma.connect(LOCAL, listener.port, config=config) as stream:
+                paths.append(stream.path)
+            is_there.set()
+
+        async with peer_cache.ask_alone(key):
+            tasks.start_soon(one)
+            await anyio.sleep(60)
+            peer_cache.remember_clc(key)
+        with anyio.fail_after(PATIENCE):
+            await is_there.wait()
+    assert paths == ["rdma"]
 
 
 # ---- the server's role
