@@ -15,23 +15,27 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import pytest
 
+from aiordma.config import Config
 from aiordma.links import engine as links_engine
 from tests.health import until
 from tests.processes import PATIENCE
 from tests.vm.smc.peer import Peer
+from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Coroutine
     from concurrent.futures import Future
 
-    from aiordma.config import Config
     from aiordma.links.engine import Engine
     from aiordma.streams.stream import RdmaStream
     from tests.vm.smc.peer import Member
 
 NAME = "AIORDMA-TEST-EID"
 EID = NAME.encode().ljust(32)
+#: Of ends that such peers find.
+CONFIG = Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536)
 
 
 class Kernel:
@@ -73,6 +77,18 @@ class Kernel:
         await self.peer.close()
         for sock in (self.listener, *self.sockets):
             sock.close()
+
+
+@pytest.fixture
+async def engine() -> Engine:
+    return await links_engine.current(CONFIG)
+
+
+@pytest.fixture
+async def kernel(engine: Engine) -> AsyncIterator[Kernel]:
+    made = Kernel(engine)
+    yield made
+    await made.close()
 
 
 class Pair:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiordma
-from aiordma.config import Config
 from tests.kernel_option import Options, options
-from tests.kernel_peer import NAME, Elsewhere
+from tests.kernel_peer import CONFIG, NAME, Elsewhere
 from tests.processes import FULL_PATIENCE
 from tests.vm.smc.peer import Fallback
-from tests.world import DEVICE
 
 trio: Any = pytest.importorskip("trio", reason="trio is not installed")
 
@@ -37,7 +35,7 @@ def elsewhere(
     monkeypatch.setenv("AIORDMA_SMCR_EIDS", NAME)
     for function in blockbuster.functions.values():
         function.can_block_in("tests/kernel_peer.py", "wait")
-    made = Elsewhere(Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536))
+    made = Elsewhere(CONFIG)
     yield made
     aiordma.uninstall()
     made.close()

@@ -10,16 +10,14 @@ import anyio
 import pytest
 
 import aiordma
-from aiordma.config import Config
 from aiordma.links import engine as links_engine
 from aiordma.links.smcr.group import KernelGroup
 from aiordma.proto import cdc
 from tests.health import ROUNDS, until
 from tests.kernel_option import options
-from tests.kernel_peer import NAME, Kernel
+from tests.kernel_peer import CONFIG, Kernel
 from tests.processes import PATIENCE
 from tests.proto.test_smcr_link import MESSAGES
-from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from aiordma.streams.stream import RdmaStream
@@ -33,7 +31,6 @@ pytestmark = [
     pytest.mark.parametrize("anyio_backend", [pytest.param("asyncio", id="asyncio")]),
 ]
 
-CONFIG = Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536)
 SEEDS = range(40 * ROUNDS)
 #: What the end of a stream may be: one in order, if the peer says so in a message that fits.
 ENDS = anyio.EndOfStream, anyio.BrokenResourceError

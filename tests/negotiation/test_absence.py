@@ -14,14 +14,12 @@ import pytest
 
 import aiordma
 from aiordma import wake
-from aiordma.config import Config
 from aiordma.links import engine as links_engine
 from aiordma.links.smcr.group import KernelGroup
 from aiordma.proto import llc
 from tests.health import until
 from tests.kernel_option import options
-from tests.kernel_peer import NAME, Elsewhere
-from tests.world import DEVICE
+from tests.kernel_peer import CONFIG, Elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +31,6 @@ __all__ = ["options"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("options")]
 
-CONFIG = Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536)
 #: More requests, and more cursors, than there are receives for (64).
 ROUNDS, REQUESTS, SENDS = 20, 5, 5
 

@@ -20,9 +20,7 @@ import aiordma
 from aiordma import wake
 from aiordma.admin.describe import Moment, describe_connection
 from aiordma.compat.server import RdmaServer
-from aiordma.config import Config
 from aiordma.errors import Code, FallbackReason, NegotiationError
-from aiordma.links import engine as links_engine
 from aiordma.links.smcr import peers
 from aiordma.links.smcr.group import KernelGroup
 from aiordma.links.smcr.rings import RingPlaces
@@ -35,38 +33,21 @@ from aiordma.proto.syn_option import SynOption
 from aiordma.verbs.memory.budget import MemoryLimitError
 from tests.health import until
 from tests.kernel_option import Options, options
-from tests.kernel_peer import NAME, Kernel, check, echo
+from tests.kernel_peer import CONFIG, Kernel, check, echo, engine, kernel
 from tests.processes import PATIENCE
 from tests.vm.smc.peer import Fallback
-from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aiordma.links.engine import Engine
     from aiordma.streams.stream import RdmaStream
     from tests.vm.smc.peer import Member
 
-__all__ = ["options"]
+__all__ = ["engine", "kernel", "options"]
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.parametrize("anyio_backend", [pytest.param("asyncio", id="asyncio")]),
 ]
-
-CONFIG = Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536)
-
-
-@pytest.fixture
-async def engine() -> Engine:
-    return await links_engine.current(CONFIG)
-
-
-@pytest.fixture
-async def kernel(engine: Engine) -> AsyncIterator[Kernel]:
-    made = Kernel(engine)
-    yield made
-    await made.close()
 
 
 async def to(kernel: Kernel) -> tuple[RdmaStream, RdmaStream, Member]:

@@ -13,42 +13,24 @@ import anyio
 import pytest
 
 import aiordma
-from aiordma.config import Config
-from aiordma.links import engine as links_engine
 from aiordma.links.smcr.group import KernelGroup
 from tests.kernel_option import options
-from tests.kernel_peer import NAME, Kernel
+from tests.kernel_peer import CONFIG, Kernel, engine, kernel
 from tests.virtual import on_virtual_asyncio
-from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aiordma.links.engine import Engine
 
-__all__ = ["options"]
+__all__ = ["engine", "kernel", "options"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("options")]
 
-CONFIG = Config(device=DEVICE, smcr_eids=NAME, ring_bytes=65536)
 #: Seconds for one message of the peer, and some.
 LIMIT = CONFIG.negotiate_timeout_ms / 1000 + 1
 ACCEPT = 2
 #: Clients one after the other. Four set-ups of one address at a time are the most.
 MANY = 12
 LINGER_NONE = b"\1\0\0\0\0\0\0\0"
-
-
-@pytest.fixture
-async def engine() -> Engine:
-    return await links_engine.current(CONFIG)
-
-
-@pytest.fixture
-async def kernel(engine: Engine) -> AsyncIterator[Kernel]:
-    made = Kernel(engine)
-    yield made
-    await made.close()
 
 
 async def accepted(kernel: Kernel, port: int) -> socket.socket:
