@@ -56,6 +56,8 @@ class LastStep:
         self._refused: NegotiationError | None = None
         #: Client: why the link has failed; the server's word is awaited.
         self._lost: Exception | None = None
+        #: The TCP connection has ended behind what came over the link.
+        self._ended = False
 
     async def run(self, *, watch: bool) -> tuple[Any, list[Event]]:
         """Return the pipe if the link is to be used, or was, else None; and the events that end the
@@ -90,12 +92,20 @@ class LastStep:
             await self._do_work()
             if self._lost is None:
                 tasks.cancel_scope.cancel()
+            elif self._ended:  # that was the server's last word
+                self._events.extend(self._handshake.eof(self._io.now()))
 
     async def _watch(self, scope: anyio.CancelScope) -> None:
-        events = await self._io.receive(_Watched(self._handshake, self._proved))
+        events = await self._io.receive(_Watched(self._handshake, self._outweighs_the_end))
         if events:
             self._events.extend(events)
             scope.cancel()
+
+    def _outweighs_the_end(self) -> bool:
+        """Whether the link is proved: the work is about to end, and what the peer has sent is in the ring.
+        Not for a client whose link has failed since."""
+        self._ended = self._lost is None and self._proved is not None and self._proved()
+        return self._ended
 
     async def _do_work(self) -> None:
         try:
@@ -147,13 +157,12 @@ class LastStep:
 
 
 class _Watched:
-    """The handshake, to which the end of the connection means nothing once the link is proved: the work is
-    about to end, and what the peer has sent is in the ring."""
+    """The handshake, to which the end of the connection means nothing where something else outweighs it."""
 
     def __init__(
-        self, handshake: ClientHandshake | ServerHandshake, proved: Callable[[], bool] | None
+        self, handshake: ClientHandshake | ServerHandshake, outweighs_the_end: Callable[[], bool]
     ) -> None:
-        self._handshake, self._proved = handshake, proved
+        self._handshake, self._outweighs_the_end = handshake, outweighs_the_end
         self.next_deadline, self.receive = handshake.next_deadline, handshake.receive
         self.on_timer = handshake.on_timer
 
@@ -166,9 +175,7 @@ class _Watched:
         return self._handshake.heard_all
 
     def eof(self, now: float) -> list[Event]:
-        if self._proved is not None and self._proved():
-            return []
-        return self._handshake.eof(now)
+        return [] if self._outweighs_the_end() else self._handshake.eof(now)
 
 
 def _code_of(error: Exception) -> Code:

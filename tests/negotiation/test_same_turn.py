@@ -137,3 +137,25 @@ async def test_the_end_overtakes_what_came_over_the_link(side: str) -> None:
         assert handshake.state is State.RDMA
         assert isinstance(events[0], UseRdma)
         assert pipe is not None
+
+
+async def test_a_client_whose_link_fails_behind_the_end_that_it_overlooked() -> None:
+    """It would wait for the server's word, and that was the end: in either order."""
+    for turns in range(TURNS):
+
+        async def last_step(peer: socket.socket, turns: int) -> MemoryPipe:
+            peer.shutdown(SHUT_WR)
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            raise LinkError("it broke", "the peer")
+
+        with tcp_pair() as (peer, sock), ClcIO(sock) as io:
+            handshake = await at_last_step("client", io.now())
+            step = partial(last_step, peer, turns)
+            last = LastStep(step, handshake, io, outlive=lambda _: None, proved=lambda: True)
+            with anyio.fail_after(30):
+                pipe, [event] = await last.run(watch=True)
+            assert pipe is None
+            assert isinstance(event, Failed)
+            assert "it broke" in event.text
+            assert handshake.state is State.FAILED
