@@ -205,8 +205,7 @@ class Shadows:
         member._engine.poller.drain()
         shadow.look()
         if member.carrier is not None:
-            shows = member._link.shows_end and member.early_open is None
-            shadow.report("tcp_eof", shadow.now(), shows_end=shows)
+            shadow.report("tcp_eof", shadow.now(), shows_end=member._link.shows_end)
 
     def _tcp_bytes(self, shadow: ShadowLife, member: Member, carrier: Any, data: bytes) -> None:
         early = member.early_open
