@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -103,6 +104,13 @@ def add_interface(name: str, mtu: int, *addresses: str) -> None:
     ip("-n", NAME, "link", "set", f"{name}-end", "up")
 
 
+def wait_until_runs(name: str) -> None:
+    """The kernel tells of a carrier later than it has one."""
+    command = ["ip", "-n", NAME, "-o", "link", "show", "dev", name]
+    while " state UP " not in subprocess.run(command, capture_output=True, text=True, check=True).stdout:
+        time.sleep(0.01)
+
+
 @pyverbs_is_here
 def test_loopback_alone(library: Path, host: None) -> None:
     with opened(library) as port:
@@ -168,6 +176,8 @@ def test_events(library: Path, host: None) -> None:
         assert port.state() == ACTIVE
         add_interface("one", 1500, "10.79.0.1/24")
         port.wait_for(GID_CHANGE)
+        wait_until_runs("one")
+        assert port.state() == ACTIVE  # and now the device has seen it run
         ip("-n", NAME, "link", "set", "one-end", "down")  # the cable
         port.wait_for(PORT_ERR)
         assert port.state() == DOWN
