@@ -55,18 +55,24 @@ async def test_a_connect_calls_no_more_functions_than_it_needs(
         if event == "call" and frame.f_code.co_filename.startswith(_PACKAGE):
             frames.add(frame)
 
+    counts: list[Counter[str]] = []
     async with serving(echo, config=Config(device=DEVICE)) as listener, known_peer(listener.port) as known:
         await known.has_grant()
         forbid_asking(monkeypatch, known.engine)
         gc.collect()  # what earlier tests left would be forgotten while this counts
-        before = sys.getprofile()
-        sys.setprofile(count)
-        try:
-            stream = await known.connect()
-        finally:
-            sys.setprofile(before)
-        async with stream:
-            await check_echo(stream)
-    called = Counter(f"{Path(each.f_code.co_filename).name}:{each.f_code.co_name}" for each in frames)
-    frames.clear()
+        for _ in range(3):  # where a connect waits, timers of others are counted, too
+            before = sys.getprofile()
+            sys.setprofile(count)
+            try:
+                stream = await known.connect()
+            finally:
+                sys.setprofile(before)
+            counts.append(
+                Counter(f"{Path(each.f_code.co_filename).name}:{each.f_code.co_name}" for each in frames)
+            )
+            frames.clear()
+            async with stream:
+                await check_echo(stream)
+            await known.has_grant()
+    called = min(counts, key=Counter.total)
     assert called.total() <= _CALLS, called.most_common()
