@@ -21,7 +21,8 @@ static uint64_t origin; /* what the program calls 0; under `moving` */
 
 uint64_t soft_clock_ns(void)
 {
-	if (soft_unlikely(atomic_load_explicit(&driven, memory_order_relaxed)))
+	/* What softdev_clock() has set before it: `moved` or `ahead`. */
+	if (soft_unlikely(atomic_load_explicit(&driven, memory_order_acquire)))
 		return atomic_load(&moved);
 	return soft_now_ns() + atomic_load_explicit(&ahead, memory_order_relaxed);
 }
