@@ -37,9 +37,13 @@ class Backlog:
         buffers = self._buffers
         self.size += size
         if size < GATHER_BYTES:
-            if buffers and type(buffers[-1]) is bytearray and len(buffers[-1]) < GATHER_BYTES:
-                buffers[-1] += memoryview(data)[start:]
-            else:
+            last = buffers[-1] if buffers else None
+            if type(last) is not bytearray or len(last) >= GATHER_BYTES:
+                buffers.append(bytearray(memoryview(data)[start:]))
+                return
+            try:
+                last += memoryview(data)[start:]
+            except BufferError:  # the pipe has it: a send has just failed, and what came before is delivered
                 buffers.append(bytearray(memoryview(data)[start:]))
         elif type(data) is bytes or (isinstance(data, memoryview) and type(data.obj) is bytes):
             buffers.append(memoryview(data)[start:])
@@ -52,6 +56,8 @@ class Backlog:
         while buffers:
             first = buffers[0]
             n = send(first, self._sent)
+            if not buffers:  # cleared meanwhile: a pipe that fails calls its user
+                break
             self.size -= n
             self._sent += n
             if self._sent < len(first):

@@ -137,6 +137,9 @@ class TcpPipe:
         """The peer takes nothing more. What it has sent before is received first, and its end, if that was in
         order. (No more than a kernel keeps: a session may fail while its peer goes on sending.)"""
         ended = self._eof
+        # They are called when it is here: by what fails while it is read, they would take it for lost.
+        on_readable, on_writable = self._on_readable, self._on_writable
+        self._on_readable = self._on_writable = None
         try:
             parts = [self._chunk[self._offset :]]
             while len(parts) <= _READS_AT_END and (data := self._read(_READ_MOST)):
@@ -144,6 +147,8 @@ class TcpPipe:
             self._chunk = b"".join(parts)
         except MemoryError as no_memory:  # nothing may be read behind the gap, neither an end
             exc = no_memory
+        finally:
+            self._on_readable, self._on_writable = on_readable, on_writable
         if isinstance(exc, MemoryError):
             self._fail(exc)
             return

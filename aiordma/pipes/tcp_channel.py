@@ -200,11 +200,14 @@ class TcpChannel:
     def _put(self, data: bytes | memoryview) -> None:
         """Append short data to the queue."""
         last = self._queue[-1] if self._queue else None
-        if isinstance(last, bytearray) and len(last) < _QUEUE_BYTES:
-            last += data
-        else:
-            self._queue.append(bytearray(data))
         self._queued_bytes += len(data)
+        if not isinstance(last, bytearray) or len(last) >= _QUEUE_BYTES:
+            self._queue.append(bytearray(data))
+            return
+        try:
+            last += data
+        except BufferError:  # the pipe has it: a send has just failed, and what came before is handed over
+            self._queue.append(bytearray(data))
 
     def _put_long(self, data: bytes | memoryview) -> None:
         """Send long data, or queue what the kernel leaves of it."""
@@ -227,6 +230,8 @@ class TcpChannel:
             while queue and self.error is None:
                 first = queue[0]
                 done = self._pipe.try_send(first, self._offset)
+                if self._released:  # meanwhile: what was read before a failure has been handed over
+                    return
                 self._queued_bytes -= done
                 self._offset += done
                 if self._offset < len(first):

@@ -271,3 +271,44 @@ async def test_the_server_is_told(end: str) -> None:
     await protocol.lost
     await settle()
     assert owner.live == set()
+
+
+@pytest.mark.parametrize("answer", ["write", "abort"])
+async def test_a_pipe_that_breaks_while_it_has_what_waits(
+    answer: str, reported: list[dict[str, Any]]
+) -> None:
+    """It hands over what came before from inside of that send, and the protocol answers there."""
+
+    class Answering(Recorder):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if answer == "write":
+                self.transport.write(b"answer")
+            else:
+                self.transport.abort()
+
+    protocol = Answering()
+    transport, far = await one_transport(protocol, 64)
+    near = transport._pipe
+    transport.write(bytes(100))
+
+    def break_and_tell(data: Any, start: int = 0) -> int:
+        with memoryview(data) as view:
+            assert near.on_readable is not None
+            near.on_readable()
+            if answer != "abort":
+                raise anyio.BrokenResourceError from OSError("gone")
+            return len(view) - start
+
+    transport._try_send = break_and_tell
+    near.on_readable, told = None, near.on_readable
+    far.try_send(b"question")
+    await settle()
+    near.on_readable = told
+    assert near.on_writable is not None
+    asyncio.get_running_loop().call_soon(near.on_writable)
+    with anyio.fail_after(20):
+        await protocol.lost
+    assert protocol.data == b"question"
+    assert reported == []
+    assert transport.get_write_buffer_size() == 0

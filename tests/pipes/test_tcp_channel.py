@@ -4,6 +4,7 @@ rules.
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 import struct
@@ -24,7 +25,7 @@ from .channel_ends import End
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiordma.pipes.contracts import Message
+    from aiordma.pipes.contracts import Buffer, Message
 
 pytestmark = pytest.mark.anyio
 
@@ -209,3 +210,46 @@ def test_garbage_gives_messages_or_an_error_and_nothing_else(data: bytes, greete
             channel.close()
 
     anyio.run(play)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_what_came_before_a_failed_send_may_be_answered(
+    sockets: tuple[socket.socket, socket.socket], late: bool
+) -> None:
+    """It is handed over from inside of that send, which has the beginning of the queue."""
+
+    class Failing(TcpPipe):
+        """``late``: it finds out behind what it has taken, as TLS may."""
+
+        fails = False
+
+        def try_send(self, data: Buffer, start: int = 0) -> int:
+            if self.fails and late:
+                self.fails = False
+                self._fail_sending(ConnectionResetError(errno.ECONNRESET, "reset"))
+                return len(memoryview(data)) - start
+            return super().try_send(data, start)
+
+    pipe = Failing(sockets[0])
+    channel = TcpChannel(pipe, kind=2, max_message_bytes=1 << 20)
+    end = End(channel)
+    sockets[1].send(GREETING)
+    await until(lambda: channel.greeted)
+    while channel.try_send(b"", bytes(10_000)):
+        await anyio.lowlevel.checkpoint()
+    take, answered = channel.on_message, []
+    assert take is not None
+
+    def answer(message: Message) -> None:
+        take(message)
+        answered.append(channel.try_send(b"", b"answer"))
+
+    channel.on_message = answer
+    sockets[1].send(frame(b"question"))
+    sockets[1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sockets[1].close()
+    pipe.fails = True
+    channel.spin()
+    assert isinstance(await end.ended(), LinkError)
+    assert end.messages == [b"question"]
+    assert answered == [True]
