@@ -22,6 +22,7 @@ from .connection import Connection
 from .errors import RpcUnreachable
 from .interceptor import ClientCall, chain_stream, chain_unary
 from .into import call_into
+from .items import check_window
 from .streaming import ClientStream
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class Client:
         :param into: names memory for each item, which is bytes-like or an array: a function that is given an
             :class:`Incoming` and returns what ``into`` of :meth:`call` may be. Items are received there,
             before they are taken. Leaving the block, or :meth:`ClientStream.aclose`, ends that.
-        :raises TypeError: an argument cannot travel.
+        :raises TypeError: an argument cannot travel. :raises ValueError: ``window`` is negative.
         """
         if self._streams is not None:
             sent = dict(metadata or ())
@@ -368,8 +369,10 @@ async def connect(  # noqa: PLR0913  # keywords of the user
         ``ConnectionError``, too), or no HELLO came.
     :raises aiordma.NegotiationError: (a ``ConnectionError``, too) the server is not one for calls; or RDMA is
         demanded and cannot be used.
+    :raises ValueError: ``window`` is below 1, or above 1 GiB.
     """
     config = config_of(config)
+    check_window(window)
     try:
         connected = await channels.connect(
             host,
@@ -390,15 +393,15 @@ async def connect(  # noqa: PLR0913  # keywords of the user
     )
     connection.most_objects = config.max_message_objects
     connection.most_keys = config.max_message_keys
-    # Kept here: a client that is dropped closes its connection.
-    client = Client(
-        connection,
-        interceptors=interceptors,
-        fallback_reason=connected.fallback_reason,
-        server=(host, port),
-        remote_address=connected.remote_address,
-    )
     try:
+        # Kept here: a client that is dropped closes its connection.
+        client = Client(
+            connection,
+            interceptors=interceptors,
+            fallback_reason=connected.fallback_reason,
+            server=(host, port),
+            remote_address=connected.remote_address,
+        )
         yield client
     finally:
         connection.close()

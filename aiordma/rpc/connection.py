@@ -110,8 +110,8 @@ class Connection(Multiplexer):
         :param timeout: seconds.
         :raises RpcError: ``UNAVAILABLE``: it did not come, or was not one.
         """
-        connection = cls(channel, peer, **options)
         try:
+            connection = cls(channel, peer, **options)
             connection.begin()
             with anyio.move_on_after(timeout):
                 await connection._hello.wait()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError
 
+from ..proto.calls import MAX_WINDOW
 from .multiplexer import no_memory
 
 if TYPE_CHECKING:
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
     from .errors import RpcError
     from .multiplexer import Buffer, Multiplexer
 
-__all__ = ["Inbox", "Sending"]
+__all__ = ["Inbox", "Sending", "check_window"]
+
+
+def check_window(window: int) -> None:
+    """Before anything is opened for it.
+
+    :raises ValueError: an end cannot give its peer so many bytes.
+    """
+    if not 1 <= window <= MAX_WINDOW:
+        raise ValueError(f"window={window}: must be from 1 to {MAX_WINDOW} bytes")
 
 
 class Inbox:

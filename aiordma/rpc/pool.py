@@ -25,6 +25,7 @@ from .client import connect
 from .errors import Code, RpcError, RpcTimeout
 from .health import HEALTH_SERVICE, Status
 from .interceptor import ClientCall, ClientInterceptor, chain_stream, chain_unary
+from .items import check_window
 from .retry import Backoff
 
 if TYPE_CHECKING:
@@ -473,10 +474,11 @@ def connect_pool(  # noqa: PLR0913  # keywords of the user
     :param connect_timeout_s: longest time for one connection to come up.
     :param drain_timeout_s: how long calls may go on at a server that shuts down; None: as long as they take.
     :param config, mode, ssl, server_hostname, rdma_outside_tls, window: as of :func:`connect`.
-    :raises ValueError: no servers; an unknown ``picking`` or ``mode``.
+    :raises ValueError: no servers; an unknown ``picking`` or ``mode``; no valid ``window``.
     :raises TypeError: a server is no pair of host and port.
     """
     check_mode("auto" if mode is None else mode)
+    check_window(window)
 
     def open_one(server: tuple[str, int]) -> AbstractAsyncContextManager[Member]:
         return connect(

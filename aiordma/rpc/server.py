@@ -18,6 +18,7 @@ from ..wake.interrupts import uninterrupted
 from .counted import UNCOUNTED_BYTES
 from .dispatch import ServerConnection
 from .interceptor import whole
+from .items import check_window
 from .routes import Dispatch
 from .service import Method, Service
 
@@ -73,7 +74,7 @@ class Server:
     :param max_message_keys: most keys in one that could be chosen to collide (:func:`serve`: a 32nd of that).
     :param max_connection_objects: most objects of all calls of one client that are in flight
         (:func:`serve`: four times ``max_message_objects``).
-    :raises ValueError: two services have a method of the same name; a limit below 1.
+    :raises ValueError: two services have a method of the same name; a limit or ``window`` below 1.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Server:
     ) -> None:
         if not 1 <= calls <= 1 << 20:
             raise ValueError(f"calls={calls}: must be from 1 to {1 << 20}")
+        check_window(window)
         self._limits = {
             "max_message_objects": max_message_objects,
             "max_message_keys": max_message_keys,

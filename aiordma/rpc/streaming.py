@@ -61,6 +61,8 @@ class ClientStream:
         window: int = 0,
         into: Allocator | None = None,
     ) -> None:
+        if window < 0:
+            raise ValueError(f"window={window}: must be 0 or more bytes")
         self._connection = connection
         self._method = method
         self._request: tuple[int, Payload] | None = (encoding, payload)
