@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 from anyio import BrokenResourceError, ClosedResourceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..pipes.contracts import Channel
+
+    Body = memoryview | bytes
 
 __all__ = ["Outbox"]
 
@@ -19,25 +23,35 @@ class Outbox:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._waiting: deque[tuple[bytes, memoryview | bytes]] = deque()
+        #: Head, body, and what the body is of.
+        self._waiting: deque[tuple[bytes, Body, object]] = deque()
         channel.on_writable = self._go_on
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def send(self, head: bytes, body: memoryview | bytes = b"") -> None:
-        """Send, soon. A mutable body is taken when it is sent. What a lost connection cannot take is dropped:
-        its end is reported by ``on_closed``."""
-        self._waiting.append((head, body))
+    def send(self, head: bytes, body: Body = b"", of: object = None) -> None:
+        """Send, soon. A mutable body is taken when it is sent, or :meth:`replace` is called. What a lost
+        connection cannot take is dropped: its end is reported by ``on_closed``."""
+        self._waiting.append((head, body, of))
         if len(self._waiting) == 1:
             self._go_on()
 
     def _go_on(self) -> None:
         try:
-            while self._waiting and self._channel.try_send(*self._waiting[0]):
+            while self._waiting and self._channel.try_send(*self._waiting[0][:2]):
                 self._waiting.popleft()
         except (BrokenResourceError, ClosedResourceError):
             self._waiting.clear()
+
+    def replace(self, of: object, instead: Callable[[bytes], tuple[bytes, bytes]]) -> None:
+        """Send other messages for those that wait and have a body of this.
+
+        :param instead: gives head and body for the head of one.
+        """
+        if self._waiting:
+            kept = ((*instead(each[0]), None) if each[2] is of else each for each in self._waiting)
+            self._waiting = deque(kept)
 
     def drop(self, head: bytes) -> bool:
         """Take a message back; whether it had not been sent."""

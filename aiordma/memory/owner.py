@@ -7,11 +7,13 @@ against its opening.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from ..errors import RemoteProtocolError, VerbsError
 from ..proto.memory import (
+    HEADER,
     PIECE_BYTES,
     WORD_BYTES,
     Descriptor,
@@ -44,6 +46,13 @@ __all__ = ["Owner"]
 MAX_OPENINGS = 4096
 #: Answers that wait for room: twice what an honest peer asks for.
 _MAX_ANSWERS = 256
+_TAKEN_BACK = "the owner has taken this memory back"
+
+
+def _refusal_of(fault: Fault, answer: bytes) -> tuple[bytes, bytes]:
+    """Instead of an answer with bytes of an opening that is over."""
+    _, _, number = HEADER.unpack(answer)
+    return head(Op.REFUSED, number, fault), _TAKEN_BACK.encode()
 
 
 class _OpenGrant:
@@ -111,6 +120,9 @@ class Owner:
 
     def forget(self, opening: _OpenGrant) -> None:
         self._openings.pop(opening.number, None)
+        # The program may write other things there from now on.
+        why = Fault.UNKNOWN if opening.why is None else opening.why
+        self.outbox.replace(opening, functools.partial(_refusal_of, why))
         if opening.why is not None:
             self._ended[opening.number] = opening.why
             if len(self._ended) > MAX_OPENINGS:
@@ -146,7 +158,7 @@ class Owner:
                 self._open(number, body)
             elif op == Op.READ:
                 view = self._bytes(body, Rights.READ)
-                self.outbox.send(head(Op.DONE, number), view)
+                self.outbox.send(head(Op.DONE, number), view, of=self._openings[parse_span(body)[0]])
             elif op == Op.WRITE:
                 self._write(body)
                 self.outbox.send(head(Op.DONE, number))
@@ -222,7 +234,7 @@ class Owner:
         opening = self._openings.get(number)
         why = self._ended.get(number) if opening is None else opening.why
         if why is not None:
-            raise MemoryAccessError(why, "the owner has taken this memory back")
+            raise MemoryAccessError(why, _TAKEN_BACK)
         if opening is None:
             raise MemoryAccessError(Fault.UNKNOWN, "this descriptor is not open")
         grant = opening.grant

@@ -18,7 +18,7 @@ from aiordma.memory.connect import _Listener
 from aiordma.negotiation.accept import open_listener
 from aiordma.negotiation.options import ListenOptions
 from aiordma.proto.memory import HEADER, Descriptor, Op, head, open_answer, span
-from tests.health import until
+from tests.health import settle, until
 from tests.pipes.channel_ends import End
 from tests.roles import LOCAL
 
@@ -206,3 +206,31 @@ async def test_descriptors_that_are_none_do_not_travel() -> None:
             with pytest.raises(memory.MemoryAccessError) as caught:
                 await client.open(wrong)
             assert caught.value.fault == Fault.MALFORMED
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_answers_that_wait_while_memory_is_taken_back(path: str) -> None:
+    """A client that takes no answers does not get what is written there later."""
+    config, size = config_of(path), 1 << 16
+    async with (
+        memory.serve(LOCAL, config=config) as server,
+        await memory.alloc(size, config=config) as region,
+        await channel.connect(LOCAL, server.port, kind=Kind.MEMORY, config=config) as connected,
+    ):
+        end = End(connected.channel)
+        await answer(end, head(Op.OPEN, 1) + region.descriptor(Rights.READ))
+        (owner,) = server.peers
+        take, end.channel.on_message = end.channel.on_message, None
+        asked = 0
+        while not len(owner._outbox):
+            await end.send(head(Op.READ, 2 + asked) + span(1, 0, size))
+            asked += 1
+            await settle()
+        with anyio.fail_after(30):
+            await region.revoke(grace=0)
+        region[:].view[:] = b"x" * size
+        end.channel.on_message = take
+        got = [bytes(each) for each in await end.received(asked + 1)]
+        assert not any(b"x" in each[HEADER.size :] for each in got if each[0] == Op.DONE)
+        assert {each[1] for each in got if each[0] == Op.REFUSED} == {Fault.REVOKED}
+        assert {HEADER.unpack(each[: HEADER.size])[2] for each in got} == set(range(1, 2 + asked))
