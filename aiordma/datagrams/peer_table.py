@@ -36,6 +36,8 @@ _SWEEP_S = 15.0
 _KEEPALIVE_S = 10
 #: Peers that are asked again at the same time, after a move.
 _MOST_AT_ONCE = 32
+#: Connections of one peer that it has begun: its last, and one that is about to end.
+_MOST_BEGUN = 2
 
 
 class _RouteConnection(NamedTuple):
@@ -274,6 +276,9 @@ class PeerTable:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         self._waker.watch_fd(sock.fileno(), functools.partial(self._on_link, peer, sock))
+        begun = [each for each, link in peer.links.items() if not link.asked]
+        for each in begun[:-_MOST_BEGUN]:
+            self._unlink(peer, each)
         peer_cache.announce("peer", show(address), "RDMA", None)
         self._tell(peer)
         return route

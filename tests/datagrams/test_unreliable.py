@@ -255,3 +255,20 @@ async def test_another_queue_key_reaches_nobody(rdma_pair: Pair) -> None:
     assert (await other.receive())[0] == b"with the right one"
     assert sum(other.statistics()[4:9]) == 0
     parts.port.bury(route)
+
+
+async def test_a_peer_that_asks_again_and_again(rdma_pair: Pair) -> None:
+    """It has proved what it is, and takes no more descriptors than a peer may."""
+    one, other = rdma_pair
+    table = other._table
+    assert table.parts is not None
+    with contextlib.ExitStack() as stack:
+        for _ in range(50):
+            asked = table.resolver.ask(table.parts, table._family, one.local_address, one.local_address, None)
+            _, _, sock = await asked
+            stack.callback(sock.close)
+        links = one._peers[other.local_address].links
+        assert len(links) <= 3
+        assert len(one._table.resolver._queries) <= 2
+        await other.send((b"still here", one.local_address))
+        assert (await one.receive())[0] == b"still here"
