@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
+
+from ..wake.base import run_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,14 +67,23 @@ class Draining(Generic[T]):
         self._end_all(waker, patient=False)
 
     def _push_all(self, waker: Waker) -> bool:
-        push = self._push
-        left = [one for one in list(waker.locals[self]) if push is not None and not push(one)]
+        left = [one for one in list(waker.locals[self]) if not self._has_gone(one)]
         return not left
+
+    def _has_gone(self, one: T) -> bool:
+        gone = True
+
+        def push() -> None:
+            nonlocal gone
+            gone = self._push is None or self._push(one)
+
+        run_guarded(push)  # the others go on
+        return gone
 
     def _end_all(self, waker: Waker, *, patient: bool) -> None:
         deadline = time.monotonic() + (_LINGER_SECONDS if patient else 0)
         while not self._push_all(waker) and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)
         for one in list(waker.locals[self]):
-            self._end(one)
+            run_guarded(partial(self._end, one))
         del waker.locals[self]

@@ -461,5 +461,15 @@ class TcpChannel:
         self._on_message = self.on_writable = self.on_closed = self.on_greeted = self.placer = None
         self._release(abort=True)
 
+    def _deliver(self) -> bool:
+        """The event loop ends: send what the kernel takes, and drop what would cause a reset if it stayed
+        unread; whether nothing is left."""
+        self._flush()
+        self._readable()
+        return self._released or not self._queue
 
-_draining = Draining[TcpChannel](TcpChannel.abort)
+    def _end_with_loop(self) -> None:
+        self._release(abort=bool(self._queue))  # what is cut off must not be taken for the whole
+
+
+_draining = Draining[TcpChannel](TcpChannel._end_with_loop, TcpChannel._deliver)

@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING
 
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
+from .. import wake
 from ..errors import RemoteProtocolError
 from ..plain import check_plain
 from ..proto.record import GREETING_BYTES, RecordReader, greeting, header, read_greeting, too_large
+from .draining import Draining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..wake.base import Handle
     from .contracts import Buffer, Pipe
 
 __all__ = ["TcpDatagrams"]
 
 _READ_BYTES = 256 * 1024
+#: How long the rest of a message of a connection that is closed waits for room without progress.
+_DELIVER_S = 30.0
 
 
 class TcpDatagrams:
@@ -47,6 +52,9 @@ class TcpDatagrams:
         self._watching = False
         self._ending: Callable[[], None] | None = None
         self._closed = False
+        self._waker = wake.current()
+        self._timer: Handle | None = None
+        self._left = 0  # bytes of the rest when the timer began
         self._fault: RemoteProtocolError | None = None
         self._on_writable: Callable[[], None] | None = None
         self._push(memoryview(greeting(limit)))
@@ -221,20 +229,53 @@ class TcpDatagrams:
         self._end(self.pipe.send_eof)
 
     def close(self) -> None:
-        """Close both directions; what was accepted still arrives. Idempotent."""
+        """Close both directions; what was accepted still arrives, in the background. Idempotent."""
         if not self._closed:
             self._closed = True
             self.pipe.on_readable = self._on_writable = None
-            self._end(self.pipe.close)
+            if not self._end(self._close_pipe):
+                _draining.add(self._waker, self)
+                self._wait_on()
 
-    def _end(self, how: Callable[[], None]) -> None:
+    def _end(self, how: Callable[[], None]) -> bool:
+        """Whether it is done, and not when the rest of a message has gone."""
         self._ending = how
-        try:
-            done = self._push_rest()
-        except (BrokenResourceError, ClosedResourceError):
-            done = True
-        if done:
+        if done := self._deliver():
             how()
+        return done
+
+    def _deliver(self) -> bool:
+        """Send what the kernel takes; whether nothing is left that could go."""
+        try:
+            return self._push_rest()
+        except (BrokenResourceError, ClosedResourceError):
+            return True
+
+    def _wait_on(self) -> None:
+        self._left = 0 if self._rest is None else len(self._rest)
+        self._timer = self._waker.call_at(self._waker.now() + _DELIVER_S, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        if self._rest is not None and len(self._rest) < self._left:
+            self._wait_on()
+        else:
+            self.abort()
+
+    def _close_pipe(self) -> None:
+        self._forget_end()
+        self.pipe.close()
+
+    def _forget_end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        _draining.discard(self._waker, self)
+
+    def _end_with_loop(self) -> None:
+        if self._deliver():
+            self._close_pipe()
+        else:
+            self.abort()  # the peer must not take it for whole
 
     def abort(self) -> None:
         """Close at once; the peer gets an error. Idempotent."""
@@ -242,6 +283,7 @@ class TcpDatagrams:
         self._ending = self.pipe.abort
         self._rest = None
         self._on_writable = None
+        self._forget_end()
         self.pipe.abort()
 
     # -- callbacks and state
@@ -274,3 +316,6 @@ class TcpDatagrams:
         if self._ending is not None or self._closed or self.error is not None or self._rest is not None:
             return -1
         return self.max_message_bytes
+
+
+_draining = Draining[TcpDatagrams](TcpDatagrams._end_with_loop, TcpDatagrams._deliver)

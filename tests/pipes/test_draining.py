@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 import anyio
+import pytest
 
 from aiordma import wake
 from aiordma.pipes.draining import Draining
@@ -52,3 +53,35 @@ def test_nobody_else_needs_to_hold_it(anyio_backend: Any) -> None:
         return held
 
     assert collected(anyio.run(main, backend=anyio_backend[0], backend_options=anyio_backend[1]))
+
+
+@pytest.mark.parametrize("step", ["push", "end"])
+def test_one_that_fails_stops_no_other(
+    step: str, anyio_backend: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What ends is a user's connection, whose callbacks may raise anything."""
+    pushed: list[One] = []
+
+    def push(one: One) -> bool:
+        pushed.append(one)
+        if step == "push":
+            raise ZeroDivisionError
+        return True
+
+    def end_and_fail(one: One) -> None:
+        one.ended += 1
+        if step == "end":
+            raise ZeroDivisionError
+
+    kept = Draining[One](end_and_fail, push)
+    ones = [One(), One(), One()]
+
+    async def main() -> None:
+        for one in ones:
+            kept.add(wake.current(), one)
+
+    anyio.run(main, backend=anyio_backend[0], backend_options=anyio_backend[1])
+    assert [one.ended for one in ones] == [1, 1, 1]
+    assert set(pushed) == set(ones)
+    assert caplog.text.count("ZeroDivisionError") >= 3
+    caplog.clear()
