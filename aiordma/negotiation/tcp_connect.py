@@ -17,7 +17,7 @@ from ..errors import remedy
 from ..wake.names import getaddrinfo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from .smc_option import Question
 
@@ -95,8 +95,7 @@ async def connect_tcp(
                 with anyio.move_on_after(_NEXT_ADDRESS_S):
                     await failed.wait()
     except BaseException:
-        for sock in found:
-            sock.close()
+        _drop(found, question)
         raise
     if not found:
         numbers = {exc.errno for exc in errors}
@@ -104,11 +103,16 @@ async def connect_tcp(
         error = OSError(number, "; ".join(exc.strerror or str(exc) for exc in errors))
         error.attempts = errors  # type: ignore[attr-defined]
         raise error from errors[-1]
-    for late in found[1:]:
-        if question is not None:
-            question.withdraw(late)
-        late.close()
+    _drop(found[1:], question)
     return found[0]
+
+
+def _drop(sockets: Iterable[socket.socket], question: Question | None) -> None:
+    """They are not needed."""
+    for sock in sockets:
+        if question is not None:
+            question.withdraw(sock)
+        sock.close()
 
 
 def _new_socket(family: int) -> socket.socket:
@@ -140,8 +144,6 @@ async def _connect(
         if number not in (0, errno.EISCONN):
             raise OSError(number, f"cannot connect to {show(sockaddr)}: {os.strerror(number)}")
     except BaseException:
-        if question is not None:
-            question.withdraw(sock)
-        sock.close()
+        _drop([sock], question)
         raise
     return sock

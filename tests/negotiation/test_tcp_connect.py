@@ -135,3 +135,37 @@ def test_addresses_for_people() -> None:
     assert show(("127.0.0.1", 80)) == "127.0.0.1:80"
     assert show(("::1", 80, 0, 0)) == "[::1]:80"
     assert show("/run/socket") == "/run/socket"
+
+
+async def test_cancelled_in_the_moment_of_connecting(
+    listening: socket.socket, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing stays open, and no question is left in the kernel's map."""
+    made: list[socket.socket] = []
+    asking: set[socket.socket] = set()
+
+    class Question:
+        def ask(self, sock: socket.socket, family: int) -> None:
+            made.append(sock)
+            asking.add(sock)
+
+        def withdraw(self, sock: socket.socket) -> None:
+            assert sock.fileno() >= 0
+            asking.discard(sock)
+
+    own = tcp_connect._connect
+    question: Any = Question()
+    with anyio.CancelScope() as scope:
+
+        async def connect(*arguments: Any) -> socket.socket:
+            sock = await own(*arguments)
+            scope.cancel()
+            return sock
+
+        monkeypatch.setattr(tcp_connect, "_connect", connect)
+        candidates = [(V4, ("127.0.0.1", closed_port)), (V4, listening.getsockname())]
+        await connect_tcp(candidates, question=question)
+    assert scope.cancelled_caught
+    assert len(made) == 2
+    assert {sock.fileno() for sock in made} == {-1}
+    assert not asking
