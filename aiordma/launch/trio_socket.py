@@ -198,8 +198,13 @@ class StreamSocket(trio.socket.SocketType):
             await self._stream.wait_writable()
 
     async def recv(self, buflen: int, flags: int = 0, /) -> bytes:
-        """Up to `buflen` bytes; ``b""`` at the end."""
+        """Up to `buflen` bytes; ``b""`` at the end, or where none are asked for."""
         _refuse_flags(flags)
+        if buflen < 0:
+            raise ValueError("negative buffersize in recv")
+        if not buflen:
+            await trio.lowlevel.checkpoint()
+            return b""
         with _errors(errno.ECONNRESET):
             try:
                 return await self._stream.receive(buflen)
@@ -207,15 +212,22 @@ class StreamSocket(trio.socket.SocketType):
                 return b""
 
     async def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """The same into `buffer`; 0 at the end."""
+        """The same into `buffer`; 0 at the end, or where it has no room."""
         _refuse_flags(flags)
         check_plain(buffer)
+        if nbytes < 0:
+            raise ValueError("negative buffersize in recv_into")
         with (
             memoryview(buffer) as whole,
             whole.cast("B") as view,
             view[: nbytes or len(view)] as wanted,
             _errors(errno.ECONNRESET),
         ):
+            if nbytes > len(view):
+                raise ValueError("buffer too small for requested bytes")
+            if not len(wanted):
+                await trio.lowlevel.checkpoint()
+                return 0
             try:
                 return await self._stream.receive_into(wanted)
             except anyio.EndOfStream:

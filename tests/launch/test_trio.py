@@ -324,6 +324,36 @@ def test_errors_are_those_of_trio() -> None:
     run(main)
 
 
+def test_receives_of_nothing_and_of_what_cannot_be() -> None:
+    """As of trio's own socket."""
+
+    async def outcomes(sock: Any) -> list[str]:
+        async def of(waiting: Any) -> str:
+            try:
+                return repr(await waiting)
+            except ValueError as error:
+                return str(error)
+
+        calls = [sock.recv(0), sock.recv(-1), sock.recv(3)]
+        for size, nbytes in ((0, 0), (4, -1), (4, 9), (4, 2)):
+            calls.append(sock.recv_into(bytearray(size), nbytes))
+        return [await of(call) for call in calls]
+
+    async def main() -> None:
+        left, right = await pair()
+        own_left, own_right = trio.socket.socketpair()
+        await left.send_all(b"hello")
+        await own_left.send(b"hello")
+        assert await outcomes(right.socket) == await outcomes(own_right)
+        for each in (left, right):
+            await each.aclose()
+        for sock in (own_left, own_right):
+            sock.close()
+
+    aiordma.install()
+    run(main)
+
+
 def test_one_send_after_the_peer_s_end_leaves_what_it_sent() -> None:
     async def main() -> None:
         left, right = await pair()
