@@ -445,6 +445,28 @@ void child_join(struct child *child)
         FAIL("the child process ended with status 0x%x", (unsigned int)status);
 }
 
+struct part {
+    const char *personality;
+    void (*body)(void);
+};
+
+static void play(int fd, void *argument)
+{
+    const struct part *part = argument;
+
+    (void)fd;
+    CHECK(!setenv("SOFTDEV_PERSONALITY", part->personality, 1));
+    part->body();
+}
+
+void run_as(const char *personality, void (*body)(void))
+{
+    struct part part = {personality, body};
+    struct child child = child_start(play, &part);
+
+    child_join(&child);
+}
+
 void child_kill(struct child *child)
 {
     int status;

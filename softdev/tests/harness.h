@@ -155,6 +155,13 @@ struct child child_start(void (*run)(int fd, void *argument), void *argument);
 /* Checks that the child exited with success. */
 void child_join(struct child *child);
 void child_kill(struct child *child);
+/* Runs a test as a child of this process, whose device is of that personality: a process has one. */
+void run_as(const char *personality, void (*body)(void));
+#define AS(personality, body)                                                                                \
+    static void body##_##personality(void)                                                                   \
+    {                                                                                                        \
+        run_as(#personality, body);                                                                          \
+    }
 void give(int fd, const void *data, size_t length);
 void take(int fd, void *data, size_t length);
 /* false: the other side is gone. */

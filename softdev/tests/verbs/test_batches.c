@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "softdev.h"
@@ -258,21 +257,11 @@ static void packets_are_not_lost(void)
     nothing_is_lost_between_processes();
 }
 
-static uint64_t in_child(const char *personality, void (*body)(void))
+static uint64_t drawn_by(void (*body)(void))
 {
-    int status;
-
     drawn = mmap(NULL, sizeof *drawn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(drawn != MAP_FAILED);
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (!pid) {
-        setenv("SOFTDEV_PERSONALITY", personality, 1);
-        body();
-        _exit(0);
-    }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    run_as("unordered", body);
     const uint64_t result = *drawn;
     OK(munmap(drawn, sizeof *drawn));
     return result;
@@ -280,17 +269,11 @@ static uint64_t in_child(const char *personality, void (*body)(void))
 
 static void a_seed_draws_the_same(void)
 {
-    const uint64_t first = in_child("unordered", together);
+    const uint64_t first = drawn_by(together);
 
-    CHECK(in_child("unordered", together) == first);
-    CHECK(in_child("unordered", another_seed) != first);
+    CHECK(drawn_by(together) == first);
+    CHECK(drawn_by(another_seed) != first);
 }
-
-#define AS(personality, body)                                                                                \
-    static void body##_##personality(void)                                                                   \
-    {                                                                                                        \
-        in_child(#personality, body);                                                                        \
-    }
 
 AS(soft, each_at_once)
 AS(unordered, events_come_with_them)

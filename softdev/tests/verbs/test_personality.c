@@ -3,9 +3,6 @@
  * personality, so each is a child of this program.
  */
 #include <errno.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "softdev.h"
 #include "tests/harness.h"
@@ -324,27 +321,16 @@ static void as_nobody(void)
     as_soft();
 }
 
-static void in_child(const char *name, void (*body)(void))
-{
-    int status;
-    pid_t pid = fork();
-
-    CHECK(pid >= 0);
-    if (!pid) {
-        setenv("SOFTDEV_PERSONALITY", name, 1);
-        opened();
-        body();
-        closed();
-        _exit(0);
-    }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
 #define PERSONALITY(name)                                                                                    \
+    static void in_child_##name(void)                                                                        \
+    {                                                                                                        \
+        opened();                                                                                            \
+        as_##name();                                                                                         \
+        closed();                                                                                            \
+    }                                                                                                        \
     static void name(void)                                                                                   \
     {                                                                                                        \
-        in_child(#name, as_##name);                                                                          \
+        run_as(#name, in_child_##name);                                                                      \
     }
 
 PERSONALITY(soft)

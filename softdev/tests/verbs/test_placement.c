@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "softdev.h"
@@ -529,27 +528,6 @@ static void packets_in_any_order(void)
     two_sided_in_any_order();
     two_sided_completions_hold();
 }
-
-static void in_child(const char *personality, void (*body)(void))
-{
-    int status;
-    pid_t pid = fork();
-
-    CHECK(pid >= 0);
-    if (!pid) {
-        setenv("SOFTDEV_PERSONALITY", personality, 1);
-        body();
-        _exit(0);
-    }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
-#define AS(personality, body)                                                                                \
-    static void body##_##personality(void)                                                                   \
-    {                                                                                                        \
-        in_child(#personality, body);                                                                        \
-    }
 
 AS(soft, in_order)
 AS(unordered, in_any_order)
