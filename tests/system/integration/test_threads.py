@@ -13,16 +13,21 @@ import pytest
 
 import aiordma
 from aiordma.links import engine as engines
+from aiordma.wake import _asyncio, _trio
 from tests.loops import LOOPS
 from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL, echo
+
+#: Each kind of loop loads its own when it first needs it. Two of one kind that begin together would wait for
+#: each other's import, which is a call that blocks.
+_LOADED = _asyncio, _trio
 
 
 class Server(threading.Thread):
     """An echo server on a loop of its own until :meth:`stop`."""
 
     def __init__(self, loop: str) -> None:
-        super().__init__(name=f"server on {loop}")
+        super().__init__(name=f"server on {loop}", daemon=True)  # should the test fail before its stop()
         self._backend, self._options = LOOPS[loop]
         self.ready = threading.Event()
         self.port = 0
