@@ -22,6 +22,8 @@ __all__ = ["Reply", "decoded_metadata", "error_of"]
 # The recorder is asked by ``Tracer.begin(recorder, ...)``: compiled, that is a C function, and it need not
 # look for what Recorder, a class in Python, might have overridden.
 
+_NOTHING: Any = None
+
 
 class Reply:
     """What came back: a unary call's result, not decoded."""
@@ -29,7 +31,7 @@ class Reply:
     kind = UNARY
     window = 0
     #: names memory for what comes back (:meth:`Connection._place`); None: nothing does
-    place: Any = None
+    place = _NOTHING
 
     def __init__(self) -> None:
         self.done = False
