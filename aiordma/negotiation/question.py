@@ -24,6 +24,7 @@ from .smc_map import map_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ..proto.syn_option import SynOption
     from .smc_option import Question
 
 __all__ = ["Answer", "ask", "question"]
@@ -68,7 +69,7 @@ def ask(addresses: Iterable[tuple[int, Any]], milliseconds: int) -> Answer:
             except OSError:
                 continue
             try:
-                option = None if asked is None else asked.answer(sock)
+                option = None if asked is None else _answer(asked, sock, address)
             except OSError:  # whether it waits for CLC is not known any more
                 return Answer.UNREACHABLE
             if option is not None and (option.in_answer or not option.is_aiordma):
@@ -77,6 +78,12 @@ def ask(addresses: Iterable[tuple[int, Any]], milliseconds: int) -> Answer:
                 return Answer.NO_OPTION
             return _ask_on(sock, head_start_s(sock, milliseconds))
     return Answer.UNREACHABLE
+
+
+def _answer(asked: Question, sock: socket.socket, address: Any) -> SynOption | None:
+    # With a time limit, the connect() before has believed poll(), which does not wait for what is said.
+    sock.connect_ex(address)
+    return asked.answer(sock)
 
 
 @contextlib.contextmanager

@@ -100,6 +100,8 @@ class Question:
     def answer(self, sock: socket.socket) -> SynOption | None:
         """What the SYN-ACK of the connected socket says.
 
+        :param sock: it is connected by what connect() has returned. Where poll() alone says so, the SYN-ACK
+            may not have been read.
         :raises OSError: that is lost. Nothing may be sent on this connection.
         """
         entry = self._asking.pop(sock, None)

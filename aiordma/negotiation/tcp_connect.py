@@ -138,9 +138,11 @@ async def _connect(
         if number == errno.EINPROGRESS:
             # Over loopback the TCP handshake is done by now, which a second call shows without the loop.
             number = sock.connect_ex(sockaddr)
-            if number == errno.EALREADY:
+            while number == errno.EALREADY:
                 await wake.current().wait_writable(sock.fileno())
-                number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                # A socket is writable while another processor still takes in its SYN-ACK, and what that says
+                # may be missing then. connect() waits for it, as it locks the socket.
+                number = sock.connect_ex(sockaddr)
         if number not in (0, errno.EISCONN):
             raise OSError(number, f"cannot connect to {show(sockaddr)}: {os.strerror(number)}")
     except BaseException:

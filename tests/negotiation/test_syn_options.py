@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import anyio
@@ -21,6 +23,7 @@ from aiordma.proto.syn_option import SynOption
 from tests.processes import PATIENCE
 from tests.world import DEVICE
 
+from . import late_answers
 from .serving import LOCAL, serving
 
 if TYPE_CHECKING:
@@ -96,6 +99,19 @@ def test_beside_the_program_nothing_was_sent(program: SynProgram) -> None:
             assert asked(SynOptions(kept), plain.getsockname()) == (False, None)
         finally:
             os.close(kept)
+
+
+@pytest.mark.usefixtures("program")
+def test_a_connection_has_read_its_syn_ack(tmp_path: Path) -> None:
+    """A socket is writable before another processor has looked what its SYN-ACK says."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("there is one processor only")
+    if subprocess.run(["unshare", "-n", "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no namespace can be made here")
+    with cgroup_root(tmp_path) as root:
+        command = ["unshare", "-n", "-m", sys.executable, "-m", late_answers.__name__, root]
+        learnt = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=PATIENCE).stdout
+    assert json.loads(learnt) == [{"option": late_answers.CONNECTIONS}] * 2
 
 
 @pytest.mark.parametrize("which", [0, 1])

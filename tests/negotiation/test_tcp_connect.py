@@ -91,20 +91,34 @@ async def test_different_failures(closed_port: int) -> None:
     assert "255.255.255.255" in str(caught.value)
 
 
-async def test_connection_that_takes_time(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not finished when asked again at once, as across a network: the loop tells."""
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch, early: int) -> Any:
+    """Connections that are not finished when asked again at once, as across a network."""
 
     class Slow(socket.socket):
         asked = 0
 
         def connect_ex(self, address: Any) -> int:
             Slow.asked += 1
-            return super().connect_ex(address) if Slow.asked == 1 else errno.EALREADY
+            return errno.EALREADY if 1 < Slow.asked <= 1 + early else super().connect_ex(address)
 
     monkeypatch.setattr(socket, "socket", Slow)
+    return Slow
+
+
+@pytest.mark.parametrize("early", [1, 3])
+async def test_connection_that_takes_time(listening: socket.socket, slow: Any, early: int) -> None:
+    """The loop tells when to ask, and connect() whether it is finished."""
     with await connect_tcp([(V4, listening.getsockname())]) as sock:
         assert sock.getpeername() == listening.getsockname()
-    assert Slow.asked == 2
+    assert slow.asked == 2 + early
+
+
+@pytest.mark.parametrize("early", [1, 3])
+async def test_connection_that_is_refused_after_a_time(closed_port: int, slow: Any, early: int) -> None:
+    with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{closed_port}"):
+        await connect_tcp([(V4, ("127.0.0.1", closed_port))])
+    assert slow.asked == 2 + early
 
 
 async def test_cancelled_connection_closes_its_socket() -> None:
