@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,8 @@ class Options:
     def __init__(self) -> None:
         self.said: SynOption | None = SynOption()
         self.lost = False
+        #: The map takes no entry of a client.
+        self.full = False
         #: The kernel's program has seen the SYNs.
         self.sent = True
         self.wanted: set[int] = set()
@@ -31,6 +34,8 @@ class Options:
         self.listening: list[int] = []
 
     def want(self, sock: socket.socket) -> int:
+        if self.full:
+            raise OSError(errno.E2BIG, "the map is full")
         if port := sock.getsockname()[1]:
             self.listening.append(port)
         self.wanted.add(sock.fileno())

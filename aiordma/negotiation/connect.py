@@ -7,6 +7,7 @@ whatever was found out before: it may have been busy then, or another program.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import wake
@@ -85,7 +86,7 @@ async def connect_and_negotiate(
         raise
     attempt = _Attempt(wake.current(), candidates, options, kind, sock, renew)
     try:
-        result = await attempt.run(host, port)
+        result = attempt.explained(await attempt.run(host, port))
         connections.enter(attempt.waker, result, kind, "client")
         return result
     finally:
@@ -115,6 +116,8 @@ class _Attempt:
         #: The SYN of that connection has asked, and what the SYN-ACK says; None: nothing.
         self._asked: smc_option.Question | None = None
         self._said: SynOption | None = None
+        #: Why that is not known, for people.
+        self._unheard = ""
         #: The server of that connection has granted rings to this end: it negotiates.
         self._has_granted = False
         #: Where servers of this host expect this client.
@@ -124,6 +127,13 @@ class _Attempt:
         """Close what was not used."""
         if self._spare is not None:
             self._spare.close()
+
+    def explained(self, result: NegotiationResult) -> NegotiationResult:
+        """With what has failed before, if it is TCP: the server may be a kernel's SMC-R for all that."""
+        reason = result.fallback
+        if reason is None or not self._unheard:
+            return result
+        return result._replace(fallback=replace(reason, text=f"{reason.text} ({self._unheard})"))
 
     async def run(self, host: str, port: int) -> NegotiationResult:
         """Choose the path to this server."""
@@ -266,6 +276,7 @@ class _Attempt:
         else:
             self._spare, self._asked = sock, question
             self._open_since = self.waker.now()
+        self._unheard = question.problem
 
     async def _before_an_engine(self) -> NegotiationResult | None:
         """The first connection of a loop: where the SYN-ACK alone may say that the server is a plain one, no

@@ -80,6 +80,8 @@ class Question:
         self._asking: dict[socket.socket, Any] = {}
         #: The SYN of the connection that was asked for asked, and the SYN-ACK has no option.
         self.unanswered = False
+        #: Why it is not known whether the server is a kernel's SMC-R, for people; empty: nothing has failed.
+        self.problem = ""
 
     def ask(self, sock: socket.socket, family: int) -> None:
         """Before its ``connect()``."""
@@ -88,7 +90,7 @@ class Question:
         try:
             self._asking[sock] = self._options.want(sock)
         except OSError as error:
-            _log.debug("no SMC option in a SYN: %s", error)
+            self.problem = f"its SYN could not ask for SMC-R: {error}"
 
     def withdraw(self, sock: socket.socket) -> None:
         """The socket will not be used; before it is closed."""
@@ -107,7 +109,11 @@ class Question:
         entry = self._asking.pop(sock, None)
         if entry is None:
             return None
-        was_sent, option = self._options.answer(entry)
+        try:
+            was_sent, option = self._options.answer(entry)
+        except OSError as error:
+            self.problem = f"what its SYN-ACK says of SMC-R is lost: {error}"
+            raise
         self.unanswered = was_sent and option is None
         return option
 

@@ -251,6 +251,34 @@ async def test_a_plain_server_behind_an_echo_gets_plain_tcp(options: Options) ->
             assert await ours.receive_exactly(10) == b"plain ello"
 
 
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("lost", "what its SYN-ACK says of SMC-R is lost: "), ("full", "its SYN could not ask for SMC-R: ")],
+)
+async def test_a_question_that_fails_is_a_part_of_the_reason(
+    options: Options, what: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server may be a kernel's SMC-R for all that. Each connection on TCP counts with it."""
+
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    setattr(options, what, True)
+    before = connections.counts.fallbacks.copy()
+    caplog.set_level("INFO", "aiordma.clc")
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        for _ in range(2):
+            async with aiordma.connect(*server.sockets[0].getsockname(), config=CONFIG) as ours:
+                assert ours.path == "tcp"
+                assert ours.fallback_reason is not None
+                assert f"({says}" in ours.fallback_reason.text
+                with pytest.raises(anyio.EndOfStream):
+                    await ours.receive()
+    counted = connections.counts.fallbacks - before
+    assert sum(times for (*_, text), times in counted.items() if f"({says}" in text) == 2
+    assert f"({says}" in caplog.text
+
+
 @pytest.mark.usefixtures("options")
 async def test_a_client_of_another_address_gets_a_link_of_its_own(kernel: Kernel) -> None:
     """It names the same port. It would have this end write to the other one's memory."""

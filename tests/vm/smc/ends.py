@@ -116,7 +116,7 @@ def set_in_kernel(name: str, value: int) -> int:
 
 async def connected(config: Config, port: int = PORT) -> RdmaStream:
     stream = await aiordma.connect(THERE, port, config=config, local_host=HERE)
-    assert (stream.path, stream.fallback_reason) == ("rdma", None)
+    assert stream.path == "rdma", str(stream.fallback_reason)  # pytest shows no values of this module
     assert stream.smc_peer is not None
     assert stream.smc_peer.startswith("SMC-R v2.")
     return stream
