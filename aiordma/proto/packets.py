@@ -109,11 +109,16 @@ def tcp_packet(ends: tuple[bytes, bytes], ports: tuple[int, int], at: tuple[int,
 #: Where keys lie: in CLC messages by type (rkey and PSN of Accept and Confirm), in LLC messages by type.
 _CLC_KEYS: dict[int, tuple[tuple[int, int], ...]] = {2: ((41, 45), (61, 64)), 3: ((41, 45), (61, 64))}
 _LLC_KEYS: dict[int, tuple[tuple[int, int], ...]] = {
-    0x02: ((33, 36),),  # Add Link: PSN
-    0x06: ((5, 9),),  # Confirm RKey
+    0x02: ((33, 36),),  # Add Link: PSN; its keys in version 2 are below
+    0x03: ((8, 16), (24, 32)),  # Add Link Continuation
+    0x06: ((5, 9), (18, 22), (31, 35)),  # Confirm RKey
+    0x08: ((5, 9), (18, 22), (31, 35)),  # its continuation
+    0x09: ((8, 1 << 16),),  # Delete RKey: Linux takes the same key again
     0x0D: ((16, 20),),  # Ticket
     0x0F: ((20, 24),),  # Ring Resize
 }
+#: Behind an Add Link of version 2: where its first pair of keys lies, their size, and that with an address.
+_ADDED, _ADDED_KEYS, _ADDED_BYTES = 72, 8, 16
 
 
 def without_keys(message: bytes) -> bytes:
@@ -121,7 +126,11 @@ def without_keys(message: bytes) -> bytes:
     if message[:4] == b"\xe2\xd4\xc3\xd9":
         places = _CLC_KEYS.get(message[4], ()) if len(message) > 4 else ()
     else:
-        places = _LLC_KEYS.get(message[0] & 15, ()) if message and message[0] < 0x80 else ()
+        kind = message[0] & 15 if message and message[0] < 0x80 else 0
+        places = _LLC_KEYS.get(kind, ())
+        if kind == 0x02:
+            added = range(_ADDED, len(message), _ADDED_BYTES)
+            places += tuple((at, at + _ADDED_KEYS) for at in added)
     if not places:
         return message
     blanked = bytearray(message)

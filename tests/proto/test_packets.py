@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from aiordma.proto import llc, packets
 from aiordma.proto.packets import Packet, ip_bytes, pcapng, roce_packet, tcp_packet, without_keys
 
+from .test_llc import KERNEL_ADD_LINK
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -74,6 +76,25 @@ def test_keys_are_blanked_and_nothing_else() -> None:
     assert llc.decode(shown) == llc.Ticket(
         number=1, service=2, token=3, rkey=0, ring_addr=1 << 33, ring_bytes=16384
     )
+    for version_2 in (False, True):
+        for message in (
+            llc.ConfirmRKey(tokens=tuple(llc.RToken(i, 0xDEADBEEF, 7) for i in range(3))),
+            llc.DeleteRKey(rkeys=(0xDEADBEEF,) * 8),
+            llc.DeleteRKey(rkeys=(0xDEADBEEF,) * 8, response=True),
+        ):
+            data = llc.in_version_2(message.encode()) if version_2 else message.encode()
+            assert data.count(b"\xde\xad\xbe\xef") > 2
+            shown = without_keys(data)
+            assert {data[at] for at in range(44) if shown[at] != data[at]} <= {0xDE, 0xAD, 0xBE, 0xEF}
+            assert b"\xde\xad\xbe\xef" not in shown
+            assert len(shown) == len(data)
+    many = llc.in_version_2(llc.DeleteRKey(rkeys=(0xDEADBEEF,) * 8).encode()) + b"\xde\xad\xbe\xef" * 20
+    assert b"\xde" not in without_keys(many)
+    added = llc.decode(without_keys(KERNEL_ADD_LINK))
+    kernels = llc.decode(KERNEL_ADD_LINK)
+    assert isinstance(added, llc.AddLink)
+    assert isinstance(kernels, llc.AddLink)
+    assert added == kernels.changed(psn=0, keys=(llc.NewKey(0, 0, kernels.keys[0].new_addr),))
     for other in (llc.TestLink(user_data=bytes(range(16))), llc.AnnounceAck()):
         assert without_keys(other.encode()) == other.encode()
     # An Accept (type 2) of SMC: rkey at 41, PSN at 61 (RFC 7609, appendix A.2.2, and Linux smc_clc.h).
