@@ -23,6 +23,7 @@ from ._verbs cimport (
     IBV_SEND_SIGNALED,
     IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE,
+    IBV_WR_SEND_WITH_IMM,
     aio_chain,
     aio_chain_post,
     aio_chain_take,
@@ -176,7 +177,7 @@ cdef class LinkFilter(Hook):
         if size and op is not READ:
             where = <const char *><uintptr_t>held.chain.sge[0].addr + lead
             data = where[:min(size, self.tap_bytes)]
-        imm = ntohl(held.chain.wr[0].imm_data) if self.qp.with_imm else None
+        imm = ntohl(held.chain.wr[0].imm_data) if held.chain.wr[0].opcode == IBV_WR_SEND_WITH_IMM else None
         self.tap(self.link, OUT, op, data, size, imm, remote)
         return 0
 

@@ -45,6 +45,7 @@ cdef extern from "infiniband/verbs.h" nogil:
     cdef enum ibv_wr_opcode:
         IBV_WR_RDMA_WRITE
         IBV_WR_RDMA_READ
+        IBV_WR_SEND_WITH_IMM
     cdef struct ibv_sge:
         uint64_t addr
         uint32_t length

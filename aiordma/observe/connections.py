@@ -126,10 +126,12 @@ class Counts(NamedTuple):
     #: ``left`` have it
     fallback_times: dict[tuple[int, int | None, str], tuple[float, float]]
     left_times: dict[tuple[int, int | None, str], tuple[float, float]]
+    #: connections on RDMA with another implementation of SMC-R, by side
+    smcr: Counter[str]
 
 
 #: Of all loops of the process.
-counts = Counts(Counter(), Counter(), Counter(), {}, {})
+counts = Counts(Counter(), Counter(), Counter(), {}, {}, Counter())
 
 _KEY = "connections"
 _tables: weakref.WeakSet[Connections] = weakref.WeakSet()
@@ -171,6 +173,8 @@ def enter(waker: Waker, result: Negotiated, kind: int, side: Side) -> None:
     """Enter a connection of the loop of ``waker``, which runs."""
     of_loop(waker).add(result, kind, side)
     counts.connections[kind, side, "tcp" if result.pipe is None else "rdma"] += 1
+    if result.smc_peer is not None:
+        counts.smcr[side] += 1
     if result.fallback is not None:
         _count(counts.fallbacks, counts.fallback_times, result.fallback)
         events.note("began on TCP", result.fallback.text)

@@ -44,6 +44,14 @@ _MADE = Metric(
     "Connections whose path was agreed on.",
     ("kind", "side", "path"),
 )
+_SMCR = Metric(
+    "counter",
+    "smcr_connections",
+    "connection.smcr",
+    "{connection}",
+    "Connections on RDMA with another implementation of SMC-R: Linux' sockets.",
+    ("side",),
+)
 _FALLBACKS = Metric(
     "counter",
     "fallbacks",
@@ -210,7 +218,7 @@ _OF_POLLERS = {
 }
 
 METRICS: tuple[Metric, ...] = (
-    *(_MADE, _FALLBACKS, _OPEN, _LINKS, _MOVED, _WAITING),
+    *(_MADE, _SMCR, _FALLBACKS, _OPEN, _LINKS, _MOVED, _WAITING),
     *_OF_LINKS.values(),
     *_OF_POOLS.values(),
     _KEPT,
@@ -240,6 +248,8 @@ def _read_connections(found: Values) -> None:
     counts = connections.counts
     for (kind, side, path), count in list(counts.connections.items()):
         found[_MADE][_KINDS.get(kind, str(kind)), side, path] += count
+    for side, count in list(counts.smcr.items()):
+        found[_SMCR][side,] += count
     for when, counter in (("began", counts.fallbacks), ("left", counts.left)):
         for (local, peer, _), count in list(counter.items()):
             found[_FALLBACKS][when, _name(local), "" if peer is None else _name(peer)] += count
