@@ -45,31 +45,46 @@ static void describe(struct trace_context *of)
 	trace_note(TRACE_RING_CONTROL, &record);
 }
 
+/* Whether libibverbs' own part of a context reaches so far, and the device has the call. */
+#define HAS(verbs, name)                                                                                               \
+	((verbs) && (verbs)->sz >= sizeof(*(verbs)) - offsetof(struct verbs_context, name) && (verbs)->name)
+
+static void remember(struct trace_context *of)
+{
+	const struct verbs_context *verbs = verbs_get_ctx(of->context);
+
+	of->ops = of->context->ops;
+	of->create_qp_ex = HAS(verbs, create_qp_ex) ? verbs->create_qp_ex : NULL;
+	of->create_cq_ex = HAS(verbs, create_cq_ex) ? verbs->create_cq_ex : NULL;
+	of->create_srq_ex = HAS(verbs, create_srq_ex) ? verbs->create_srq_ex : NULL;
+}
+
+/*
+ * Programs may be reading these pointers: the recorder comes to one that runs, too (attach.c), and the calls of verbs.h read
+ * them as they are. Each is either the old function or the new one, and what the new one needs is there before.
+ */
 static void replace(struct trace_context *of)
 {
-	struct ibv_context *context = of->context;
-	struct ibv_context_ops *ops = &context->ops;
-	struct verbs_context *verbs = verbs_get_ctx(context);
+	struct ibv_context_ops *ops = &of->context->ops;
+	struct verbs_context *verbs = verbs_get_ctx(of->context);
 
-	of->ops = *ops;
-	ops->post_send = ops->post_send ? trace_post_send : NULL;
-	ops->post_recv = ops->post_recv ? trace_post_recv : NULL;
-	ops->post_srq_recv = ops->post_srq_recv ? trace_post_srq_recv : NULL;
-	ops->poll_cq = ops->poll_cq ? trace_poll_cq : NULL;
-	ops->req_notify_cq = ops->req_notify_cq ? trace_req_notify_cq : NULL;
-	ops->alloc_mw = ops->alloc_mw ? trace_alloc_mw : NULL;
-	if (!verbs)
-		return;
-#define REPLACE(name)                                                                                                  \
+#define REPLACE(there, call)                                                                                           \
 	do {                                                                                                           \
-		if (verbs->sz >= sizeof(*verbs) - offsetof(struct verbs_context, name) && verbs->name) {               \
-			of->name = verbs->name;                                                                        \
-			verbs->name = trace_##name;                                                                    \
-		}                                                                                                      \
+		if (there)                                                                                             \
+			__atomic_store_n(&(there), (call), __ATOMIC_RELEASE);                                          \
 	} while (0)
-	REPLACE(create_qp_ex);
-	REPLACE(create_cq_ex);
-	REPLACE(create_srq_ex);
+	REPLACE(ops->post_send, trace_post_send);
+	REPLACE(ops->post_recv, trace_post_recv);
+	REPLACE(ops->post_srq_recv, trace_post_srq_recv);
+	REPLACE(ops->poll_cq, trace_poll_cq);
+	REPLACE(ops->req_notify_cq, trace_req_notify_cq);
+	REPLACE(ops->alloc_mw, trace_alloc_mw);
+	if (of->create_qp_ex)
+		REPLACE(verbs->create_qp_ex, trace_create_qp_ex);
+	if (of->create_cq_ex)
+		REPLACE(verbs->create_cq_ex, trace_create_cq_ex);
+	if (of->create_srq_ex)
+		REPLACE(verbs->create_srq_ex, trace_create_srq_ex);
 #undef REPLACE
 }
 
@@ -101,8 +116,8 @@ struct trace_context *trace_adopt(struct ibv_context *context)
 	if (is_new && of) {
 		of->context = context;
 		of->number = (uint8_t)(contexts++ % 256);
-		/* First found, then used. */
-		of->ops = context->ops;
+		/* First known and found, then used. */
+		remember(of);
 		if (trace_enter(context, of)) {
 			replace(of);
 		} else {
