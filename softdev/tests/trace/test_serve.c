@@ -78,9 +78,33 @@ static int program(void)
 
 /* ---- the tool that it runs under ---------------------------------------------------------------------- */
 
-static FILE *to_program, *from_program, *from_tool;
+static FILE *to_program, *from_program;
 static pid_t tool;
 static struct sockaddr_in where = {.sin_family = AF_INET};
+
+/* What it says after that goes on to standard error, also when this program has ended: a sanitizer's report, too. */
+static void pass_on(int from, int in, int out)
+{
+    char some[4096];
+    ssize_t got;
+
+    if (fork())
+        return;
+    close(in); /* the program is to see that this one has ended */
+    close(out);
+    while ((got = read(from, some, sizeof some)) > 0 && write(2, some, (size_t)got) == got) {
+    }
+    _exit(0);
+}
+
+static void read_line(int from, char *line, size_t size)
+{
+    size_t n = 0;
+
+    while (n < size - 1 && read(from, line + n, 1) == 1 && line[n++] != '\n') {
+    }
+    line[n] = '\0';
+}
 
 static void start(const char *path)
 {
@@ -105,11 +129,13 @@ static void start(const char *path)
     close(in[0]);
     close(out[1]);
     close(err[1]);
+    read_line(err[0], line, sizeof line);
+    pass_on(err[0], in[1], out[0]);
+    close(err[0]);
+    if (sscanf(line, "softdev: metrics are at http://127.0.0.1:%u/metrics", &port) != 1)
+        FAIL("the tool says %s", line);
     to_program = fdopen(in[1], "w");
     from_program = fdopen(out[0], "r");
-    from_tool = fdopen(err[0], "r");
-    CHECK(fgets(line, sizeof line, from_tool) != NULL);
-    CHECK(sscanf(line, "softdev: metrics are at http://127.0.0.1:%u/metrics", &port) == 1);
     where.sin_port = htons((uint16_t)port);
     inet_pton(AF_INET, "127.0.0.1", &where.sin_addr);
 }

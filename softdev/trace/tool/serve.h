@@ -16,11 +16,11 @@ enum { SERVE_CLIENTS = 8, SERVE_REQUEST = 4096 };
 struct server {
 	int fd;
 	struct serve_client {
-		int fd; /* -1: none */
+		int fd;                      /* -1: none */
+		char request[SERVE_REQUEST]; /* not the last: UBSan knows no end of what may be a flexible array */
 		uint64_t until_ms;
 		size_t got, sent, length;
 		char *answer; /* NULL: it has not asked yet */
-		char request[SERVE_REQUEST];
 	} clients[SERVE_CLIENTS];
 };
 
