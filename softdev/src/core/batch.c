@@ -3,8 +3,8 @@
  *
  * A card may gather what completes and write several entries at a time; nothing orders those of different queue pairs.
  * Each completion queue holds back what comes until there are so many, or until a while has passed since the first: both
- * are drawn from the seed, and bounded. Entries of one queue pair keep their order, and the others come between them
- * as it is drawn. An entry that is held back is not there yet: polling does not find it, and the event of an armed queue
+ * are drawn from the seed, and bounded. Entries of one queue pair keep their order, if the personality does not have them in
+ * any, and the others come between them as it is drawn. An entry that is held back is not there yet: polling does not find it, and the event of an armed queue
  * comes when it is shown, so none is lost.
  */
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static void insert(struct soft_batch *batch, const struct held *new)
 {
 	uint32_t least = batch->n;
 
-	while (least && batch->held[least - 1].wc.qp_num != new->wc.qp_num)
+	while (least && (soft_completes_in_any_order || batch->held[least - 1].wc.qp_num != new->wc.qp_num))
 		least--;
 	const uint32_t at = least + (uint32_t)(soft_seed_draw(batch->draws++) % (batch->n - least + 1));
 	memmove(&batch->held[at + 1], &batch->held[at], (batch->n - at) * sizeof(*new));

@@ -430,7 +430,7 @@ void soft_sq_pump(struct soft_qp *qp, struct soft_after *after);
 void soft_sq_retire(struct soft_qp *qp, struct soft_after *after);
 /*
  * True if that many more WRs fit. As with a card's driver, only polling the completion of a WR makes room for it, and for
- * those without a completion before it.
+ * those without a completion before it. Where completions come in any order, each makes room for one.
  */
 static inline bool soft_sq_has_room(struct soft_qp *qp, size_t count)
 {

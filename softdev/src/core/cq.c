@@ -105,8 +105,8 @@ static inline void push(struct soft_cq *cq, const struct ibv_wc *wc, bool solici
 	    soft_fault_takes(cq, wc, solicited, sender, sent, &twice))
 		return;
 	soft_cq_add(cq, wc, solicited, sender, sent);
-	if (soft_unlikely(twice))
-		soft_cq_add(cq, wc, solicited, sender, sent);
+	if (soft_unlikely(twice)) /* a work request gives its place back once */
+		soft_cq_add(cq, wc, solicited, NULL, 0);
 }
 
 void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
@@ -174,7 +174,11 @@ static int nothing(const struct soft_cq *cq)
 
 static inline void take(const struct soft_cqe *e)
 {
-	if (e->sender)
+	if (!e->sender)
+		return;
+	if (soft_unlikely(soft_completes_in_any_order))
+		atomic_fetch_add_explicit(&e->sender->sq_polled, 1, memory_order_relaxed);
+	else
 		atomic_store_explicit(&e->sender->sq_polled, e->sent, memory_order_relaxed);
 }
 

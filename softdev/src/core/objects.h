@@ -228,7 +228,7 @@ struct soft_qp {
 	struct ibv_sge *sq_sge; /* cap.max_send_sge for each entry: copies, made when a WR has to wait */
 	uint32_t sq_mask;
 	uint32_t sq_head, sq_next, sq_tail; /* oldest incomplete; next to carry out; next to post */
-	_Atomic(uint32_t) sq_polled;        /* oldest whose completion, or that of a later one, was not polled */
+	_Atomic(uint32_t) sq_polled;        /* oldest whose completion, or a later one's, was not polled; or a count */
 	uint32_t wait;                      /* enum soft_wait: why sq_next is stalled */
 	uint64_t issued, acked;             /* messages sent to another process or host; number acknowledged */
 	bool unsent;                        /* run() queued something for push() to send */

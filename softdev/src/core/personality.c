@@ -13,7 +13,7 @@
 
 static struct soft_personality chosen;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-bool soft_unordered;
+bool soft_unordered, soft_completes_in_any_order;
 
 /* A card's limits may be above what the device can do. */
 static void clamp(struct soft_personality *p)
@@ -61,6 +61,7 @@ static void clamp(struct soft_personality *p)
 	p->signaled_only = wanted.signaled_only;
 	p->no_reads = wanted.no_reads;
 	p->placement = wanted.placement;
+	p->completions = wanted.completions;
 	p->coalesce = wanted.coalesce;
 	p->coalesce_us = wanted.coalesce_us;
 }
@@ -80,6 +81,8 @@ static void choose(void)
 		NAMES[n].read(&chosen);
 		clamp(&chosen);
 		soft_unordered = strcmp(chosen.placement, "ordered") != 0;
+		/* A work request without a completion has a place in the queue that only a later one's completion gives back. */
+		soft_completes_in_any_order = chosen.signaled_only && !strcmp(chosen.completions, "any");
 		return;
 	}
 	fprintf(stderr, "softdev: SOFTDEV_PERSONALITY=\"%s\" is not known, so it is soft; there are:", said);

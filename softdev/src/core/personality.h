@@ -20,12 +20,15 @@ struct soft_personality {
 	/* manners */
 	uint32_t sge_error, recv_sge_error, inline_error, early_error, late_error, late_recv_error;
 	bool negative_errors, signaled_only;
-	const char *no_reads, *placement;
+	const char *no_reads, *placement, *completions;
 	uint32_t coalesce, coalesce_us;
 };
 
 /* Whether WRITEs may be placed in any order, at least in memory that allows it. Set before there is a queue pair. */
 extern bool soft_unordered;
+
+/* Whether each work request has a completion of its own, and they come in any order. Set before there is a queue pair. */
+extern bool soft_completes_in_any_order;
 
 /* Never NULL. A name that there is not is said on standard error, once, and the device is itself. */
 const struct soft_personality *soft_personality(void);

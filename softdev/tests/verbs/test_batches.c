@@ -1,7 +1,8 @@
 /*
- * A personality by which completions become visible together, and those of several queue pairs in any order. A process has
- * one personality, so each test is a child of this program.
+ * Personalities by which completions become visible together, and those of several queue pairs in any order; with EFA's,
+ * those of one queue pair, too. A process has one personality, so each test is a child of this program.
  */
+#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,6 +258,179 @@ static void packets_are_not_lost(void)
     nothing_is_lost_between_processes();
 }
 
+/* ---- those of one queue pair in any order: EFA's ------------------------------------------------------- */
+
+enum { QKEY = 0x11111111, DATAGRAMS = 16, GRH = 40, SLOT = 64 };
+
+static void open_datagrams(struct end *end)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
+
+    end_open(
+        end,
+        &(struct end_options){
+            .type = IBV_QPT_UD, .sge = 1, .inline_bytes = 32, .send_wr = DATAGRAMS, .recv_wr = DATAGRAMS});
+    OK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+    attr.qp_state = IBV_QPS_RTR;
+    OK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE));
+    attr.qp_state = IBV_QPS_RTS;
+    OK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+}
+
+static struct ibv_ah *route(const struct end *end, const union ibv_gid *to)
+{
+    struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = *to, .hop_limit = 7}};
+    struct ibv_ah *ah = ibv_create_ah(end->pd, &attr);
+
+    CHECK(ah);
+    return ah;
+}
+
+static int send_datagram(struct end *end, struct ibv_ah *ah, uint32_t qpn, uint64_t wr_id)
+{
+    const size_t at = wr_id % DATAGRAMS * sizeof wr_id;
+    struct ibv_sge sge = end_sge(end, at, sizeof wr_id);
+    struct ibv_send_wr wr = {.wr_id = wr_id,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_SEND,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr.ud = {ah, qpn, QKEY}},
+                       *bad;
+
+    memcpy(end->buf + at, &wr_id, sizeof wr_id);
+    return ibv_post_send(end->qp, &wr, &bad);
+}
+
+/* Polls one at a time until all have come, each once. Whether one came before an earlier one. */
+static bool overtaken(struct ibv_cq *cq, unsigned count, void (*check)(const struct ibv_wc *wc))
+{
+    uint64_t seen = 0, last = 0;
+    bool any = false;
+
+    for (unsigned n = 0; n < count;) {
+        struct ibv_wc wc;
+        const int got = ibv_poll_cq(cq, 1, &wc);
+        CHECK(got >= 0);
+        if (!got) {
+            later(1000);
+            continue;
+        }
+        CHECK_STATUS(&wc, IBV_WC_SUCCESS);
+        CHECK(wc.wr_id < count && !(seen >> wc.wr_id & 1));
+        seen |= UINT64_C(1) << wc.wr_id;
+        any |= n && wc.wr_id < last;
+        last = wc.wr_id;
+        n++;
+        if (check)
+            check(&wc);
+    }
+    return any;
+}
+
+/* Each gives back one place of the send queue, and not those of earlier ones, which have not been polled yet. */
+static void sends_complete_in_any_order(void)
+{
+    struct end end;
+    unsigned any = 0;
+
+    softdev_clock(now);
+    open_datagrams(&end);
+    struct ibv_ah *ah = route(&end, &end.gid);
+    for (int i = 0; i < ROUNDS; i++) {
+        struct ibv_wc wc;
+        for (unsigned n = 0; n < DATAGRAMS; n++)
+            OK(send_datagram(&end, ah, end.qp->qp_num, n));
+        any += overtaken(end.send_cq, DATAGRAMS, NULL);
+        for (unsigned n = 0; n < DATAGRAMS; n++)
+            OK(send_datagram(&end, ah, end.qp->qp_num, n));
+        CHECK_EQ(send_datagram(&end, ah, end.qp->qp_num, 99), ENOMEM);
+        while (!ibv_poll_cq(end.send_cq, 1, &wc))
+            later(1000);
+        CHECK_STATUS(&wc, IBV_WC_SUCCESS);
+        OK(send_datagram(&end, ah, end.qp->qp_num, wc.wr_id));
+        CHECK_EQ(send_datagram(&end, ah, end.qp->qp_num, 99), ENOMEM);
+        overtaken(end.send_cq, DATAGRAMS, NULL);
+    }
+    CHECK(any > ROUNDS / 2);
+    OK(ibv_destroy_ah(ah));
+    end_close(&end);
+}
+
+/* A completion that comes twice gives back one place. */
+static void twice_is_one_place(void)
+{
+    struct ibv_wc wc[2 * DATAGRAMS];
+    struct end end;
+
+    softdev_clock(now);
+    OK(softdev_faults("seed=1,cqe_twice=1"));
+    open_datagrams(&end);
+    struct ibv_ah *ah = route(&end, &end.gid);
+    for (unsigned n = 0; n < DATAGRAMS; n++)
+        OK(send_datagram(&end, ah, end.qp->qp_num, n));
+    later(AT_MOST_NS);
+    CHECK_EQ(ibv_poll_cq(end.send_cq, 2 * DATAGRAMS, wc), 2 * DATAGRAMS);
+    for (unsigned n = 0; n < DATAGRAMS; n++)
+        OK(send_datagram(&end, ah, end.qp->qp_num, n));
+    CHECK_EQ(send_datagram(&end, ah, end.qp->qp_num, 99), ENOMEM);
+    OK(ibv_destroy_ah(ah));
+    end_close(&end);
+}
+
+/* As another host's, which has no such personality: datagrams of this one would not arrive. */
+static void sending_host(int fd, void *unused)
+{
+    struct end end;
+
+    (void)unused;
+    setenv("SOFTDEV_PERSONALITY", "soft", 1);
+    open_datagrams(&end);
+    const struct address there = exchange(fd, &end);
+    struct ibv_ah *ah = route(&end, &there.gid);
+    for (int i = 0; i < ROUNDS; i++) {
+        rendezvous(fd);
+        for (unsigned n = 0; n < DATAGRAMS; n++)
+            OK(send_datagram(&end, ah, there.qpn, n));
+        for (unsigned n = 0; n < DATAGRAMS; n++)
+            expect_wc(end.send_cq, n, IBV_WC_SUCCESS);
+    }
+    rendezvous(fd);
+    OK(ibv_destroy_ah(ah));
+    end_close(&end);
+}
+
+static struct end receiving;
+
+/* They were received in their order, as the first of the receives has the first. */
+static void check_received(const struct ibv_wc *wc)
+{
+    uint64_t number;
+
+    memcpy(&number, receiving.buf + wc->wr_id * SLOT + GRH, sizeof number);
+    CHECK_EQ(number, wc->wr_id);
+}
+
+static void receives_complete_in_any_order(void)
+{
+    struct child child = child_start(sending_host, NULL);
+    unsigned any = 0;
+
+    softdev_clock(now);
+    open_datagrams(&receiving);
+    exchange(child.fd, &receiving);
+    for (int i = 0; i < ROUNDS; i++) {
+        for (unsigned n = 0; n < DATAGRAMS; n++)
+            post_recv(&receiving, n, n * SLOT, SLOT);
+        rendezvous(child.fd);
+        any += overtaken(receiving.recv_cq, DATAGRAMS, check_received);
+    }
+    CHECK(any > 0);
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&receiving);
+}
+
 static uint64_t drawn_by(void (*body)(void))
 {
     drawn = mmap(NULL, sizeof *drawn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -281,6 +455,9 @@ AS(unordered, they_go_with_their_queue_pair)
 AS(unordered, nothing_is_lost)
 AS(unordered, nothing_is_lost_between_processes)
 AS(unordered, packets_are_not_lost)
+AS(efa, sends_complete_in_any_order)
+AS(efa, twice_is_one_place)
+AS(efa, receives_complete_in_any_order)
 
 static const struct test tests[] = {
     TEST(each_at_once_soft),
@@ -290,6 +467,9 @@ static const struct test tests[] = {
     TEST(nothing_is_lost_unordered),
     TEST(nothing_is_lost_between_processes_unordered),
     TEST(packets_are_not_lost_unordered),
+    TEST(sends_complete_in_any_order_efa),
+    TEST(twice_is_one_place_efa),
+    TEST(receives_complete_in_any_order_efa),
 };
 
 int main(int argc, char **argv)
