@@ -28,12 +28,14 @@ cdef class CancelCheck:
     :param states: anyio's table of task states, by weak references to tasks.
     """
     cdef object loop, current_task
+    cdef object ref             # weak, to the task that asked last
     cdef dict tasks, states
     cdef unsigned long thread
 
     def __init__(self, loop, unsigned long thread, dict tasks, current_task, dict states not None):
         self.loop, self.thread, self.tasks = loop, thread, tasks
         self.current_task, self.states = current_task, states
+        self.ref = type(None)       # called, a reference to no task
 
     def requested(self) -> bool:
         """:raises RuntimeError: another loop runs here."""
@@ -50,7 +52,10 @@ cdef class CancelCheck:
             return False
         if task._must_cancel:
             return True
-        found = PyDict_GetItemWithError(self.states, PyWeakref_NewRef(task, None))
+        if self.ref() is not task:
+            # Making one, with its hash, took half of this call; mostly the same task asks again.
+            self.ref = PyWeakref_NewRef(task, None)
+        found = PyDict_GetItemWithError(self.states, self.ref)
         if found == NULL:
             return False
         scope = (<object>found).cancel_scope

@@ -434,6 +434,25 @@ async def test_cancel_check_sees_a_cancelled_scope() -> None:
     assert not waker.cancel_requested()
 
 
+async def test_cancel_check_tells_tasks_apart() -> None:
+    waker = wake.current()
+    answers: list[bool] = []
+
+    async def asks(is_cancelled: bool) -> None:
+        with anyio.CancelScope() as scope:
+            if is_cancelled:
+                scope.cancel()
+            answers.append(waker.cancel_requested())
+            await waker.cancel_check()
+
+    # Each task begins where the one before it lay in memory, more often than not.
+    for is_cancelled in (False, True) * 20:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(asks, is_cancelled)
+    assert answers == [False, True] * 20
+    assert not waker.cancel_requested()
+
+
 @on_asyncio
 async def test_cancel_check_sees_a_cancelled_asyncio_task() -> None:
     waker = wake.current()
