@@ -20,6 +20,7 @@ from ..wake.duplex import CLOSED, KEPT, LOOP_ENDED, Loan
 from ..wake.interrupts import uninterrupted
 from ..wake.outbox import Outbox
 from ..wake.send_soon import SendsSoon
+from .at_once import NOT_BEGUN, AtOnce
 from .exactly import buffer_of, fill
 from .outgoing import Behind, OutgoingBytes, poll_outbox
 
@@ -79,9 +80,10 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
 
     def _use(self, pipe: Pipe) -> None:
         self._pipe: Pipe = pipe
+        at_once = AtOnce(self._waker, pipe)
         # Bound once: on the path of a round trip every hundred nanoseconds count.
-        self._try_send = pipe.try_send
-        self._poll_receive = pipe.poll_receive
+        self._send_at_once = at_once.send
+        self._receive_at_once = at_once.receive
         self._spin_readable = pipe.spin_readable if pipe.path != "tcp" else _no_polling
 
     # -- sending
@@ -100,25 +102,17 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         :raises anyio.BrokenResourceError: the connection is lost (the cause says why)
         :raises anyio.BusyResourceError: another task is sending
         """
-        kind = item.__class__
-        if kind is not bytes and kind is not bytearray:
-            await self._send_view(item)
+        placed = self._send_at_once(item, self._send_guard)
+        if placed is None:
             return
-        waker = self._waker
-        if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
-            try:
-                placed = self._try_send(item)
-            except BrokenResourceError:
-                if len(item):
-                    raise
-                return  # nothing is nothing to everybody, as on TCP
-            waker.share -= 1 + (placed >> 12)
-            if placed != len(item):
-                await self._send_rest(item, placed, begun=True)
+        if placed is not NOT_BEGUN:
+            await self._send_rest(item, placed, begun=True)
+        elif item.__class__ is not bytes and item.__class__ is not bytearray:
+            await self._send_view(item)
         elif len(item) or self._send_guard is not None:
             await self._send_rest(item, 0, begun=False)
         else:
-            await waker.checkpoint()
+            await self._waker.checkpoint()
 
     async def _send_view(self, item: Buffer) -> None:
         """The same for what has other items than bytes, perhaps, or is somebody else's view."""
@@ -127,7 +121,7 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         with memoryview(item) as given, given.cast("B") as view:
             if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
                 try:
-                    placed = self._try_send(view)
+                    placed = self._pipe.try_send(view)
                 except BrokenResourceError:
                     if len(view):
                         raise
@@ -206,21 +200,14 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         :raises anyio.BrokenResourceError: the connection is lost (the cause says why)
         :raises anyio.BusyResourceError: another task is receiving
         """
-        if max_bytes.__class__ is not int or max_bytes < 1:
-            max_bytes = _size(max_bytes)
-        waker = self._waker
-        if waker.share > 0 and self._receive_guard is None and not waker.cancel_requested():
-            data = self._poll_receive(max_bytes)
-            if data:
-                share = waker.share - 1 - (len(data) >> 12)
-                # Polling takes time as well: every few operations the clock is asked.
-                waker.share = share if share & 7 or not waker.share_overdue() else 0
-                return data
-            if data is None:
-                data = await self._receive_when_there(partial(self._pipe.try_receive, max_bytes), True)
-        else:
+        data = self._receive_at_once(max_bytes, self._receive_guard)
+        if data:
+            return data
+        if data is None:
+            data = await self._receive_when_there(partial(self._pipe.try_receive, max_bytes), True)
+        elif data is NOT_BEGUN:
             take = self._take if self._kept else self._pipe.try_receive
-            data = await self._receive_when_there(partial(take, max_bytes), False)
+            data = await self._receive_when_there(partial(take, _size(max_bytes)), False)
         if not data:
             raise EndOfStream("the peer has finished sending, and everything was received")
         return data
@@ -306,13 +293,9 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
                 raise ValueError(f"nbytes must not be negative, but is {nbytes}")
             await self._waker.checkpoint()
             return b""
-        waker = self._waker
-        small = nbytes <= _SMALL_BYTES
-        if small and waker.share > 0 and self._receive_guard is None and not waker.cancel_requested():
-            data = self._poll_receive(nbytes)
+        if nbytes <= _SMALL_BYTES:
+            data = self._receive_at_once(nbytes, self._receive_guard)
             if data and len(data) == nbytes:
-                share = waker.share - 1 - (nbytes >> 12)
-                waker.share = share if share & 7 or not waker.share_overdue() else 0
                 return data
             if data:
                 self._keep(data)
