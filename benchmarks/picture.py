@@ -102,7 +102,7 @@ def picture() -> str:
         "aiordma beside TCP, on one host without an RDMA card",
         "how many times as fast; default settings of both",
         [round_trip(waiting), sends(rest), calls(rest)],
-        one="the other",
+        one="TCP",
         foot=host(rest),
     )
 

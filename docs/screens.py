@@ -140,11 +140,12 @@ def runs(line: Sequence[Segment]) -> list[Run]:
 
 
 def picture(prompt: str, text: str, columns: int) -> str:
-    """The command and what it wrote, as SVG of a terminal."""
+    """The command and what it wrote, as SVG of a terminal: behind its last column the next line begins."""
     console = Console(width=columns, force_terminal=True, color_system="truecolor", legacy_windows=False)
     lines = [
-        [segment for segment in line.render(console) if segment.text != "\n"]
+        [segment for segment in part.render(console) if segment.text != "\n"]
         for line in AnsiDecoder().decode(text.rstrip("\n"))
+        for part in line.divide(range(columns, len(line), columns))
     ]
     height, width = PAD * 2 + LINE * (len(lines) + 1), PAD * 2 + LETTER * columns
     parts = [
@@ -173,7 +174,7 @@ def _text(run: Run, number: int) -> str:
 
 # ---- the screens ----------------------------------------------------------------------------------------
 
-SCREENS = {"stat": (["stat"], 112), "top": (["top", "-n", "3"], 132), "demo": (["demo"], 112)}
+SCREENS = {"stat": (["stat"], 124), "top": (["top", "-n", "3"], 132), "demo": (["demo"], 124)}
 
 
 def with_programs(directory: Path) -> dict[str, str]:
@@ -200,11 +201,13 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     wanted = sys.argv[1:] or list(SCREENS)
     texts: dict[str, str] = {}
-    if {"stat", "top"} & set(wanted):
-        with tempfile.TemporaryDirectory(prefix="aiordma-screens-") as directory:
+    with tempfile.TemporaryDirectory(prefix="aiordma-screens-") as directory:
+        # Nothing that other programs of this user do, or have left behind, is shown.
+        os.environ["XDG_RUNTIME_DIR"] = directory
+        if {"stat", "top"} & set(wanted):
             texts = with_programs(Path(directory))
-    if "demo" in wanted:
-        texts["demo"] = shown(*SCREENS["demo"])
+        if "demo" in wanted:
+            texts["demo"] = shown(*SCREENS["demo"])
     for name in wanted:
         words, columns = SCREENS[name]
         drawn = picture(f"aiordma {words[0]}", texts[name], columns)

@@ -38,8 +38,19 @@ GREY = "#9aa5b1"
 _NOTE = "#555"
 #: Height of letters; half of it is still legible.
 _SIZE = 14
-#: Of a letter, on average and somewhat more, so that nothing is cut off with another font.
-_LETTER = 0.58 * _SIZE
+#: Widths of letters as shares of their height, in a wide font, so that nothing is cut off with another one.
+_WIDTHS = {
+    letter: width
+    for width, letters in (
+        (0.32, "ijlIJ ,./:;|'"),
+        (0.41, "()[]-!frt"),
+        (0.56, '"*_?czsL'),
+        (0.79, "&CDGHNOQU"),
+        (0.98, "mwMW%+=<>@"),
+    )
+    for letter in letters
+}
+_OTHERS = 0.66
 _MILLION = 1e6
 
 
@@ -59,6 +70,23 @@ def open_svg(width: float, height: float, label: str) -> str:
         f'font-family="system-ui, DejaVu Sans, sans-serif" font-size="{_SIZE}">'
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#fff"/>'
     )
+
+
+def length(words: str) -> float:
+    """How long a line of letters is at most, about."""
+    return _SIZE * sum(_WIDTHS.get(letter, _OTHERS) for letter in words)
+
+
+def wrapped(words: str, width: float) -> list[str]:
+    """Lines that are no longer than that, where words allow it."""
+    lines = [""]
+    for word in words.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        if lines[-1] and length(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
 
 
 def axis_text(value: float) -> str:
@@ -118,8 +146,9 @@ def bars(title: str, below: str, rows: Sequence[Bar], *, one: str, foot: str = "
     :param below: what a bar is, under the title.
     :param foot: host, load and source, at the bottom.
     """
-    left = 22 + _LETTER * max(len(row.name) for row in rows)
-    room = [width - left - 16 - _LETTER * len(f"{_factor(row.factor)} {row.numbers}") for row in rows]
+    left = 22 + max(length(row.name) for row in rows)
+    width = max(width, *(math.ceil(left + length(row.note) + 12) for row in rows))
+    room = [width - left - 22 - length(f"{_factor(row.factor)} {row.numbers}") for row in rows]
     scale = min(
         (width - left) / 2, *(free / row.factor for free, row in zip(room, rows, strict=True) if row.factor)
     )
@@ -131,11 +160,11 @@ def bars(title: str, below: str, rows: Sequence[Bar], *, one: str, foot: str = "
         if row.note:
             parts.append(text(left, y + 12, row.note, fill=_NOTE))
             y += _NOTED
-    parts.append(text(max(left + scale, 16 + _LETTER * len(one) / 2), y + 16, one, anchor="middle"))
+    parts.append(text(max(left + scale, 16 + length(one) / 2), y + 16, one, anchor="middle"))
     y += 26
-    if foot:
-        parts.append(text(12, y + 16, foot, fill=_NOTE))
-        y += 24
+    for line in wrapped(foot, width - 24) if foot else ():
+        parts.append(text(12, y + 16, line, fill=_NOTE))
+        y += 20
     return "\n".join([open_svg(width, y + 6, title), *parts, "</svg>"]) + "\n"
 
 
@@ -216,14 +245,15 @@ def panels(
     height = 236
     top = 34 if title else 0
     rows = -(-len(shown) // columns)
-    whole = (columns * width, top + rows * height + (26 if foot else 0))
+    lines = wrapped(foot, columns * width - 24) if foot else []
+    whole = (columns * width, top + rows * height + (20 * len(lines) + 6 if foot else 0))
     parts = [open_svg(*whole, title or shown[0].title)]
     if title:
         parts.append(text(12, 24, title, more=' font-size="17" font-weight="600"'))
     for at, panel in enumerate(shown):
         parts += _panel(panel, at % columns * width, top + at // columns * height, width, height)
-    if foot:
-        parts.append(text(12, whole[1] - 10, foot, fill=_NOTE))
+    for at, line in enumerate(lines):
+        parts.append(text(12, top + rows * height + 16 + 20 * at, line, fill=_NOTE))
     return "\n".join([*parts, "</svg>"])
 
 
@@ -242,7 +272,7 @@ def _range(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def _panel(panel: Panel, x: float, y: float, width: float, height: float) -> list[str]:
-    beside = 12 + _LETTER * max((len(name) for name in panel.levels), default=0) if panel.levels else _RIGHT
+    beside = 12 + max(map(length, panel.levels)) if panel.levels else _RIGHT
     low, high = _range(panel)
     names, lower = _legend(panel, x + 8, y + 38, width - 8)
     top = _TOP + lower
@@ -266,11 +296,11 @@ def _legend(panel: Panel, x: float, y: float, width: float) -> tuple[list[str], 
         ]
     parts, at, lower = [], x, 0.0
     for word, colour in words:
-        long = _LETTER * len(word)
+        long = length(word)
         if at > x and at + long > x + width:
             at, lower = x, lower + _SIZE + 3
         parts.append(text(at, y + lower, word, fill=colour))
-        at += long + 1.5 * _LETTER
+        at += long + _SIZE
     return parts, lower
 
 
@@ -296,7 +326,7 @@ def _axes(frame: _Frame, panel: Panel) -> list[str]:
         at = frame.at(value, frame.low[1])[0]
         parts.append(f'<path d="M{at:.1f} {bottom:.1f}v5" stroke="#999"/>')
         shown = f"{axis_text(value)} {panel.across}" if value == last else axis_text(value)
-        near = right - at < _LETTER * len(shown) / 2
+        near = right - at < length(shown) / 2
         parts.append(text(right + 8 if near else at, bottom + 21, shown, anchor="end" if near else "middle"))
     parts.append(f'<path d="M{frame.x:.1f} {bottom:.1f}H{right:.1f}" stroke="#999"/>')
     return parts

@@ -10,13 +10,16 @@ import pytest
 
 from benchmarks import congestion, picture
 from rocefabric import charts, drawing
+from tests.project.tree import tracked_files
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import ModuleType
 
 SVG = "{http://www.w3.org/2000/svg}"
-#: Of a letter, of its height, in a wide font.
-WIDE = 0.56
+PICTURES = [
+    path for path in tracked_files() if path.suffix == ".svg" and path.read_text().count("font-family") == 1
+]
 
 
 def texts(svg: str) -> list[ElementTree.Element]:
@@ -26,7 +29,7 @@ def texts(svg: str) -> list[ElementTree.Element]:
 def ends(element: ElementTree.Element, size: float = 14) -> tuple[float, float]:
     """Where a text begins and ends, roughly."""
     size = float(element.get("font-size", size))
-    length = WIDE * size * len("".join(element.itertext()))
+    length = drawing.length("".join(element.itertext())) * size / 14
     at = float(element.attrib["x"])
     return {
         "start": (at, at + length),
@@ -63,6 +66,19 @@ def test_nothing_is_cut_off(most: float) -> None:
         assert first >= 0
         assert last <= width
         assert 10 <= float(each.attrib["y"]) <= height
+
+
+def test_a_long_line_below_is_broken() -> None:
+    words = "Both ends on one host, with a name that is longer than the picture is wide. " * 3
+    for svg in (
+        drawing.bars("t", "u", [drawing.Bar("a", 2, "2 / 4")], one="TCP", foot=words),
+        drawing.panels([drawing.Panel("t", "MB", "s", {"": [(0, 1), (1, 2)]})], foot=words),
+    ):
+        whole = ElementTree.fromstring(svg)
+        assert words.strip() in " ".join(each.text or "" for each in texts(svg))
+        for each in texts(svg):
+            assert ends(each)[1] <= float(whole.attrib["width"])
+            assert float(each.attrib["y"]) <= float(whole.attrib["height"])
 
 
 def test_names_of_levels_do_not_cover_each_other() -> None:
@@ -104,6 +120,18 @@ def test_many_curves_are_a_crowd_with_its_median() -> None:
         if drawing.COLOURS[0] in each.attrib.values()
     ]
     assert len(blue) == 1
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+def test_nothing_of_the_committed_pictures_is_cut_off(path: Path) -> None:
+    svg = path.read_text()
+    width = float(ElementTree.fromstring(svg).attrib["width"])
+    for each in texts(svg):
+        first, last = ends(each)
+        if "textLength" in each.attrib:  # a screen's letters, which are as wide as that says
+            last = first + float(each.attrib["textLength"])
+        assert first >= 0, each.text
+        assert last <= width, each.text
 
 
 @pytest.mark.parametrize("module", [picture, congestion])
