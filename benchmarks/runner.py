@@ -33,8 +33,9 @@ WORKLOADS = (
     "datagrams",
     "wire",
 )
-# A hanging peer fails alone; the run continues.
+# A hanging peer fails alone; the run continues. Beside that, a peer has as many times the time of a number.
 PEER_SECONDS = 60.0
+PEER_NUMBERS = 30
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
     return results
 
 
+def _limit(plan: Plan) -> float:
+    """Seconds that a peer may take."""
+    return PEER_SECONDS + PEER_NUMBERS * plan.slice_seconds
+
+
 def _cpus() -> tuple[int | None, int | None]:
     """Return (server's, client's) CPU: two different ones, or no pinning on a machine with one."""
     there = sorted(os.sched_getaffinity(0))
@@ -118,7 +124,7 @@ def _run_peer(peer: Peer, plan: Plan, workloads: list[str]) -> dict[str, Any]:
     ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
-        watchdog = threading.Timer(PEER_SECONDS, server.kill)
+        watchdog = threading.Timer(_limit(plan), server.kill)
         watchdog.start()
         try:
             hello = _message(server.stdout.readline())
@@ -152,11 +158,11 @@ def _run_client(
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
-            timeout=PEER_SECONDS,
+            timeout=_limit(plan),
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"failed": f"client: no result within {PEER_SECONDS:.0f} s"}
+        return {"failed": f"client: no result within {_limit(plan):.0f} s"}
     return _message(client.stdout)
 
 
