@@ -17,6 +17,7 @@ APT_VM := qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core iproute2
 APT_SMC := gcc libc6-dev redis-server redis-tools nginx-light curl iperf3
 APT_STACKS := dpkg-dev perftest qperf ucx-utils openmpi-bin libfabric-bin python3-mpi4py rdma-core
 APT_APPS := linux-perf
+APT_COUNT := valgrind strace
 APT_CLIENTS := nginx-light postgresql redis-server redis-tools curl
 APT_LINT := clang-format clang-tidy
 APT_FUZZ := clang libclang-rt-14-dev
@@ -39,7 +40,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 .PHONY: help install ready test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c lint-deep format docs bench demo clean \
         test-python test-quick test-loops test-upgrade test-late test-personalities test-orders test-shadow test-vm test-rxe test-rxe-long test-wire-rxe test-wire-rxe-long test-card test-smc test-smc-core test-siw test-stacks \
         test-programs test-valkey test-kills \
-        bench-apps bench-hosts bench-crowd demo-valkey count-apps bench-many bench-smc soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
+        bench-apps bench-hosts bench-crowd demo-valkey count-apps count-trips bench-many bench-smc soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
@@ -475,6 +476,14 @@ bench-apps: install .venv/.examples .venv/.deps-apps .venv/.clients .venv/.valke
 count-apps: install .venv/.examples .venv/.deps-apps .venv/.apt-apps ## what a request costs the Redis proxy, uvicorn ... on RDMA and on TCP, counted (root; ARGS)
 	$(PY) -m benchmarks.apps.counts $(ARGS)
 	$(if $(ARGS),,$(PY) -m benchmarks.apps.counts_programs)
+
+.venv/.apt-count: .venv/.apt
+	@.ci/apt $(APT_COUNT)
+	@touch $@
+
+count-trips: install .venv/.deps-bench .venv/.apt-count ## instructions and system calls of a round trip and a call, counted, and their floor (4 minutes; ARGS)
+	$(PY) -m benchmarks.counted $(ARGS)
+	$(if $(ARGS),,$(PY) -m benchmarks.floor)
 
 bench-hosts: install .venv/.deps-bench ## between hosts without a card: the RoCEv2 wire beside TCP, two namespaces (root; ARGS="--mtu 4500")
 	$(PY) -m benchmarks.hosts $(ARGS)

@@ -21,6 +21,7 @@ exclude_patterns = [
     "_build",
     "benchmarks-results.md",
     "benchmarks-apps-results.md",
+    "benchmarks-counted-results.md",
     "benchmarks-hosts-results.md",
     "howto/dask-results.md",
 ]
