@@ -381,6 +381,8 @@ static void uverbs(const struct made *made)
 	/* A character device that no privilege is needed for. What is written to it fails: nothing takes it for a kernel. */
 	say(at, "%s/dev/infiniband", made->root);
 	link_to("/dev/full", at, name);
+	/* Some look there for the name that the library gives, which with a kernel's device is the one above. */
+	link_to("/dev/full", at, made->context->device->dev_name);
 }
 
 static void device(struct made *made)

@@ -50,6 +50,7 @@ scans() {
 	says '^soft0$' softdev present $1 ls $class
 	says '^uverbs0$' softdev present $1 ls /sys/class/infiniband_verbs
 	says '^uverbs0$' softdev present $1 ls /dev/infiniband
+	says '^softdev0$' softdev present $1 ls /dev/infiniband # as in ibv_device.dev_name: Mooncake looks for it
 	says '^c' softdev present $1 ls -lL /dev/infiniband/rdma_cm
 	says ' soft0 -> ' softdev present $1 ls -l "$rdma/"
 	says '^1: CA$' softdev present $1 cat "$rdma/soft0/node_type"
