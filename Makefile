@@ -496,8 +496,13 @@ build/blocks/nixl build/blocks/mooncake: .venv/.deps
 	@$(PY) -m venv $@ && ($@/bin/python -m pip install -q --disable-pip-version-check $(BLOCKS) || \
 	  echo "it could not be installed (pip's reason is above): its rows will be missing")
 
-bench-blocks: install build/blocks/nixl build/blocks/mooncake ## 64 blocks in one call, beside NIXL and Mooncake, with their transports named (ARGS)
-	$(PY) -m benchmarks.blocks --nixl build/blocks/nixl/bin/python --mooncake build/blocks/mooncake/bin/python $(ARGS)
+# Mooncake looks for its device in /sys and /dev, which the installed software device shows it.
+build/blocks/softdev: .venv/.base
+	@$(MAKE) --no-print-directory -C softdev install BUILD=$(CURDIR)/build/blocks/device PREFIX=$(CURDIR)/$@ >/dev/null
+
+bench-blocks: install build/blocks/nixl build/blocks/mooncake build/blocks/softdev ## 64 blocks in one call, beside NIXL and Mooncake, with their transports named (ARGS)
+	$(PY) -m benchmarks.blocks --nixl build/blocks/nixl/bin/python --mooncake build/blocks/mooncake/bin/python \
+	  --softdev build/blocks/softdev/bin/softdev $(ARGS)
 
 bench-many: install ## what ten thousand streams, slow readers and 100,000 connects cost (5 to 10 minutes; ARGS)
 	$(PY) -m benchmarks.many $(ARGS)

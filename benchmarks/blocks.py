@@ -2,11 +2,12 @@
 
 64 blocks of 64 KiB, in an order of their own, between two processes, each on a CPU of its own: READ and WRITE
 in one call, of aiordma between allocated regions and of the others between registered ones, by turns in the
-same run, beside a memcpy of each block within one process. Each row of the others names its transport:
-NIXL's backend UCX by shared memory, by TCP, and by verbs on the same software device; Mooncake's engine by
-TCP and by verbs. All programs prepare what can be prepared (pieces, transfer handles) before. Prints medians
-of all calls, the 99th percentile, bandwidths, and the CPU time of the calling process for each call. Without
-an interpreter that has the package, its rows are left out; a transport that does not work is said.
+same run, beside a memcpy of each block within one process. Each row of the others names its transport: NIXL's
+backend UCX by shared memory and TCP as it chooses (without TCP it does not start), by TCP, and by verbs on
+the same software device; Mooncake's engine by TCP and by verbs, where it must have found the device, since it
+goes by TCP otherwise. All programs prepare what can be prepared (pieces, transfer handles) before. Prints
+medians of all calls, the 99th percentile, bandwidths, and the CPU time of the calling process for each call.
+Without an interpreter that has the package, its rows are left out; a transport that does not work is said.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -30,6 +33,8 @@ LOCAL = "127.0.0.1"
 BLOCK, BLOCKS = 65_536, 64
 BYTES = BLOCK * BLOCKS
 DEVICE = "soft0"
+#: Seconds that a program may take for what it is asked.
+LIMIT = 30.0
 
 
 def order(seed: int) -> list[int]:
@@ -109,12 +114,18 @@ async def repeated(call: Callable[[Any], Awaitable[None]], here: Any, seconds: f
 # ---- NIXL
 
 
-def nixl_agent(name: str) -> tuple[Any, Any]:
-    """An agent, and memory that it has registered."""
+def nixl_agent(name: str, *, works_alone: bool) -> tuple[Any, Any]:
+    """An agent, and memory that it has registered.
+
+    :param works_alone: has a thread that answers peers: by TCP it has to, by others when one connects.
+    """
     import numpy as np
 
-    nixl: Any = importlib.import_module("nixl._api")
-    agent = nixl.nixl_agent(name, nixl.nixl_agent_config(enable_prog_thread=False, backends=["UCX"]))
+    try:
+        nixl: Any = importlib.import_module("nixl._api")
+    except ModuleNotFoundError:
+        nixl = importlib.import_module("nixl_cu12._api")  # what nixl is a name for, since 1.0
+    agent = nixl.nixl_agent(name, nixl.nixl_agent_config(enable_prog_thread=works_alone, backends=["UCX"]))
     memory = np.ones(BYTES, np.uint8)
     agent.register_memory([(memory.ctypes.data, BYTES, 0, "")], "DRAM")
     return agent, memory
@@ -127,14 +138,14 @@ def nixl_blocks(address: int, seed: int) -> list[tuple[int, int, int]]:
 
 def nixl_own() -> None:
     """Have memory."""
-    agent, memory = nixl_agent("owner")
+    agent, memory = nixl_agent("owner", works_alone=True)
     print(json.dumps([agent.get_agent_metadata().hex(), memory.ctypes.data]), flush=True)
     sys.stdin.readline()
 
 
 def nixl_use(metadata: str, address: int) -> None:
     """Turns of READ or WRITE as asked."""
-    agent, memory = nixl_agent("client")
+    agent, memory = nixl_agent("client", works_alone=False)
     peer = agent.add_remote_agent(bytes.fromhex(metadata))
     here = agent.get_xfer_descs(nixl_blocks(memory.ctypes.data, 2), "DRAM")
     there = agent.get_xfer_descs(nixl_blocks(address, 1), "DRAM")
@@ -154,12 +165,14 @@ def nixl_use(metadata: str, address: int) -> None:
 
 
 def mooncake_engine(protocol: str) -> tuple[Any, Any]:
-    """An engine, and memory that it has registered."""
+    """An engine, and memory that it has registered. Without a device it would go by TCP, and not say so."""
     import numpy as np
 
     engine: Any = importlib.import_module("mooncake.engine").TransferEngine()
     if engine.initialize(LOCAL, "P2PHANDSHAKE", protocol, DEVICE if protocol == "rdma" else ""):
         raise OSError(f"Mooncake does not start on {protocol}")
+    if protocol == "rdma" and DEVICE not in engine.get_local_topology():
+        raise OSError(f"Mooncake has not found {DEVICE}")
     memory = np.ones(BYTES, np.uint8)
     if engine.register_memory(memory.ctypes.data, BYTES):
         raise OSError("Mooncake does not register the memory")
@@ -211,10 +224,10 @@ def copy() -> None:
 class Program:
     """One process of this module."""
 
-    def __init__(self, python: str, cpu: int, environment: dict[str, str], *arguments: str) -> None:
+    def __init__(self, python: list[str], cpu: int, environment: dict[str, str], *arguments: str) -> None:
         root = str(Path(__file__).parents[1])
         self._process = subprocess.Popen(
-            [python, "-m", "benchmarks.blocks", "--role", *arguments],
+            [*python, "-m", "benchmarks.blocks", "--role", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -224,11 +237,16 @@ class Program:
         )
 
     def hear(self) -> Any:
-        """What it says next. :raises OSError: it has ended."""
+        """What it says next. :raises OSError: it has ended, or says nothing and was ended."""
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with contextlib.suppress(ValueError):  # others are log messages
-                return json.loads(line)
+        watchdog = threading.Timer(LIMIT, self._process.kill)
+        watchdog.start()
+        try:
+            for line in self._process.stdout:
+                with contextlib.suppress(ValueError):  # others are log messages
+                    return json.loads(line)
+        finally:
+            watchdog.cancel()
         raise OSError(f"a program of the benchmark ended with status {self._process.wait()}")
 
     def say(self, what: object) -> None:
@@ -247,14 +265,22 @@ def measure(programs: dict[str, Program], turns: int, seconds: float) -> None:
     """By turns; prints the results."""
     taken: dict[tuple[str, str], list[float]] = {}
     used: dict[tuple[str, str], list[float]] = {}
-    for _ in range(turns):
-        for what in ("READ", "WRITE"):
-            for name, program in programs.items():
-                program.say([what, seconds])
-                heard = program.hear()
-                taken.setdefault((name, what), []).extend(heard["us"])
-                used.setdefault((name, what), []).append(heard["cpu_us"])
-    for (name, what), each in taken.items():
+    lost: set[str] = set()
+    for _, what, name in itertools.product(range(turns), ("READ", "WRITE"), programs):
+        if name in lost:
+            continue
+        try:
+            programs[name].say([what, seconds])
+            heard = programs[name].hear()
+        except OSError as error:
+            print(f"{name}, {what}: not measured ({error})")
+            lost.add(name)
+            continue
+        taken.setdefault((name, what), []).extend(heard["us"])
+        used.setdefault((name, what), []).append(heard["cpu_us"])
+    for (name, what), each in sorted(
+        taken.items(), key=lambda found: (found[0][1], [*programs].index(found[0][0]))
+    ):
         each.sort()
         median = percentile(each, 0.5)
         cpu = percentile(sorted(used[name, what]), 0.5)
@@ -265,20 +291,26 @@ def measure(programs: dict[str, Program], turns: int, seconds: float) -> None:
 
 
 def transports(
-    nixl: str | None, mooncake: str | None
-) -> Iterator[tuple[str, str, dict[str, str], list[str]]]:
+    nixl: str | None, mooncake: str | None, softdev: str | None
+) -> Iterator[tuple[str, list[str], dict[str, str], list[str]]]:
     """:return: a row's name, its interpreter, its environment, and the arguments of its role."""
-    soft = {"LD_PRELOAD": str(softlib.locate()), "SOFTDEV_DEVICE": "soft"}
     if nixl:
+        verbs = {
+            "LD_PRELOAD": str(softlib.locate()),
+            "SOFTDEV_DEVICE": "soft",
+            "UCX_NET_DEVICES": f"{DEVICE}:1",
+        }
         for title, tls, more in (
-            ("shared memory", "posix,cma,self", {}),
+            ("shared memory and TCP, as it chooses", "posix,cma,tcp,self", {}),
             ("TCP", "tcp,self", {}),
-            ("verbs, on this device", "rc_v,self", {**soft, "UCX_NET_DEVICES": f"{DEVICE}:1"}),
+            ("verbs, on this device", "rc_v,self", verbs),
         ):
-            yield f"NIXL: UCX, {title}", nixl, {"UCX_TLS": tls, **more}, ["nixl"]
+            yield f"NIXL: UCX, {title}", [nixl], {"UCX_TLS": tls, **more}, ["nixl"]
     if mooncake:
-        yield "Mooncake: TCP", mooncake, {}, ["mooncake", "tcp"]
-        yield "Mooncake: verbs, on this device", mooncake, soft, ["mooncake", "rdma"]
+        yield "Mooncake: TCP", [mooncake], {}, ["mooncake", "tcp"]
+        if softdev:  # it looks into /sys and /dev
+            command = [softdev, "present", mooncake]
+            yield "Mooncake: verbs, on this device", command, {"SOFTDEV_DEVICE": "soft"}, ["mooncake", "rdma"]
 
 
 def main() -> None:
@@ -288,6 +320,7 @@ def main() -> None:
     parser.add_argument(
         "--mooncake", metavar="PYTHON", help="an interpreter with the package mooncake-transfer-engine"
     )
+    parser.add_argument("--softdev", metavar="COMMAND", help="the installed command of the software device")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
@@ -298,16 +331,18 @@ def main() -> None:
     cpus = sorted(os.sched_getaffinity(0))
     started: list[Program] = []
 
-    def start(python: str, cpu: int, environment: dict[str, str], *role: str) -> tuple[Program, Any]:
+    def start(python: list[str], cpu: int, environment: dict[str, str], *role: str) -> tuple[Program, Any]:
         program = Program(python, cpu, environment, *role)
         started.append(program)
         return program, program.hear()
 
     try:
         programs: dict[str, Program] = {}
-        _, where = start(sys.executable, cpus[-1], {}, "own")
-        programs["aiordma"], path = start(sys.executable, cpus[0], {}, "use", *map(str, where))
-        for title, python, environment, (kind, *protocol) in transports(arguments.nixl, arguments.mooncake):
+        _, where = start([sys.executable], cpus[-1], {}, "own")
+        programs["aiordma"], path = start([sys.executable], cpus[0], {}, "use", *map(str, where))
+        for title, python, environment, (kind, *protocol) in transports(
+            arguments.nixl, arguments.mooncake, arguments.softdev
+        ):
             try:
                 _, where = start(python, cpus[-1], environment, f"{kind}_own", *protocol)
                 programs[title], _ = start(
@@ -315,7 +350,7 @@ def main() -> None:
                 )
             except OSError as error:
                 print(f"{title}: not measured ({error}; its last words are above)")
-        programs["memcpy"], _ = start(sys.executable, cpus[0], {}, "copy")
+        programs["memcpy"], _ = start([sys.executable], cpus[0], {}, "copy")
         print(f"{BLOCKS} blocks of {BLOCK} bytes; aiordma on {path}; load {os.getloadavg()[0]:.1f}")
         measure(programs, arguments.turns, arguments.seconds)
     finally:
