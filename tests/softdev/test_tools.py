@@ -133,13 +133,23 @@ def test_perftest(library: Path, tool: str, kind: str, old: tuple[str, ...]) -> 
     assert all(float(value) > 0 for _, value in rows)
 
 
-# Not ib_send_lat: with one channel for both of its queues it takes any event for that of its send queue, and
-# reads an entry which is not there when the peer's answer comes first. Verbs promise no order between two
-# queues; sleeping for each message is what ibv_rc_pingpong does above.
 @pytest.mark.parametrize("tool", ["ib_send_bw", "ib_read_lat", "ib_atomic_lat"])
 def test_perftest_events(library: Path, tool: str) -> None:
     _, client = pair(library, tool, "-n", "200", "-F", "-e")
     assert re.search(r"^ *\d+ +200 ", client, re.MULTILINE), client
+
+
+@pytest.mark.parametrize("wire", ["auto", "only"])
+def test_what_is_asked_completes_before_its_answer(
+    library: Path, wire: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by packets, where the acknowledgement travels with the answer of a program that was woken.
+
+    The tool takes the next event for one of its send queue, and reads the entry whether it is there or not.
+    """
+    monkeypatch.setenv("SOFTDEV_WIRE", wire)
+    _, client = pair(library, "ib_send_lat", "-n", "3000", "-F", "-e")
+    assert re.search(r"^ *\d+ +3000 ", client, re.MULTILINE), client
 
 
 @pytest.mark.parametrize("size", ["1", "8388608"])

@@ -252,11 +252,16 @@ static bool push(struct soft_qp *qp)
 		struct roce_runs *runs = runs_of(w);
 		const enum roce_runs_use use = runs_use(w, runs, w->ask.trip.smoothed && !w->ask.watch.on, now);
 		/*
-		 * The acknowledgement goes behind the requests, because an application waits for them. softdev devices
-		 * receive both in one piece. For other peers the kernel would split that into packets, which takes
-		 * longer than two sends, so the acknowledgement is not even built before the requests have left.
+		 * softdev devices receive an acknowledgement and requests in one piece, and take the acknowledgement
+		 * first, which stands behind the requests because a run ends with the shortest packet. For other peers
+		 * the kernel would split that into packets: they get the acknowledgement before, since what they have
+		 * asked is to complete before the answer that one of the requests may be.
 		 */
 		const bool together = w->route.here || peer_of(w) == ROCE_OURS;
+		if (!together) {
+			add_owed(w, batch, &route, use);
+			soft_roce_send(batch);
+		}
 		w->ask.kin = together;
 		w->ask.singly = together && w->ask.reliable; /* for what is posted from now on */
 		unsigned behind = 0, end = 0;                /* the requests behind the first of a run */
@@ -289,10 +294,6 @@ static bool push(struct soft_qp *qp)
 			roce_ask_unsent(&w->ask, &requests[sent]);
 			w->blocked_until = now + FULL_NS;
 			break;
-		}
-		if (!together) {
-			add_owed(w, batch, &route, use);
-			soft_roce_send(batch);
 		}
 	}
 	set_due(qp);
@@ -482,6 +483,9 @@ static void take(struct soft_roce *w, const struct roce_packet *p, bool response
 		return;
 	}
 	w->after = after;
+	/* Before the program can see what it gets: an answer that leaves at once has the acknowledgement with it. */
+	if (p->ack_request && w->answer.reliable)
+		atomic_store_explicit(&w->owes, true, memory_order_relaxed);
 	roce_answer_take(&w->answer, p);
 	heard(w, &w->answer.heard);
 	/* The NAK leaves before the user can see why it was sent and close the queue pair. */
