@@ -21,8 +21,8 @@ static atomic_uint shown; /* devices in the list; 0: as set in the environment *
 #define WINDOWS (IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B)
 #define CAPABILITIES                                                                                                   \
 	(IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CURR_QP_STATE_MOD |                          \
-	 IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | WINDOWS |                     \
-	 IBV_DEVICE_MEM_MGT_EXTENSIONS)
+	 IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |                        \
+	 IBV_DEVICE_SRQ_RESIZE | WINDOWS | IBV_DEVICE_MEM_MGT_EXTENSIONS)
 
 SOFT_EXPORT unsigned softdev_version(void)
 {

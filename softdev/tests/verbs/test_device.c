@@ -86,6 +86,7 @@ static void attributes(void)
     CHECK(attr.max_sge > 0 && attr.max_qp_wr > 0 && attr.max_srq > 0 && attr.max_srq_wr > 0);
     CHECK(attr.atomic_cap != IBV_ATOMIC_NONE);
     CHECK(attr.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS); /* SEND with invalidation */
+    CHECK(attr.device_cap_flags & IBV_DEVICE_PORT_ACTIVE_EVENT);  /* core/test_fault_states.c */
     OK(ibv_query_device_ex(context, NULL, &ex));
     CHECK(ex.orig_attr.node_guid == attr.node_guid && ex.orig_attr.max_qp == attr.max_qp);
     CHECK_EQ(ex.phys_port_cnt_ex, 1);
