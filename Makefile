@@ -194,7 +194,7 @@ test-late: install .venv/.examples ## the tests of test-rxe on the software devi
 	  --deselect tests/links/pregranted/test_leaving.py $(or $(ARGS),@tests/vm/suite.txt)
 
 # softdev/personalities/README.md has the names. "@tests/vm/suite.txt" is what holds on devices of other kinds, too.
-PERSONALITIES := mlx5 irdma qedr rxe unordered
+PERSONALITIES := mlx5 irdma qedr bnxt_re rxe unordered
 test-personalities: install .venv/.examples ## the tests of test-rxe on a software device that is like a card (PERSONALITIES="mlx5 irdma")
 	@for name in $(PERSONALITIES); do echo "== SOFTDEV_PERSONALITY=$$name"; \
 	  SOFTDEV_PERSONALITY=$$name $(PY) -m pytest -q $(WORKERS) --one-loop $(or $(ARGS),@tests/vm/suite.txt) || exit 1; done

@@ -245,6 +245,24 @@ static void as_qedr(void)
     mistaken((struct mistakes){.sges = -EINVAL, .recv_sges = -ENOMEM, .inlined = -EINVAL, .early = -EINVAL});
 }
 
+static void as_bnxt_re(void)
+{
+    struct ibv_qp_cap cap = {.max_send_wr = 1, .max_recv_wr = 1};
+
+    CHECK_EQ(reported().vendor_id, 0x14e4);
+    CHECK_EQ(reported().max_qp_rd_atom, 126);
+    CHECK_EQ(reported().max_cqe, 1048575);
+    CHECK_EQ(reported().atomic_cap, IBV_ATOMIC_NONE);
+    CHECK_EQ(entries(5), 8);
+    CHECK(!(reported().device_cap_flags & (IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B)));
+    CHECK(!ibv_alloc_mw(pd, IBV_MW_TYPE_2) && errno == EOPNOTSUPP);
+    CHECK_EQ(makes(IBV_QPT_UC, &cap), EOPNOTSUPP);
+    limits(IBV_QPT_RC, 16384, 6, 6, 96);
+    limits(IBV_QPT_UD, 16384, 6, 6, 96);
+    CHECK_EQ(shared_receives(16, 6), 0);
+    mistaken((struct mistakes){.sges = ENOMEM, .recv_sges = ENOMEM, .inlined = ENOMEM, .early = EINVAL});
+}
+
 static void as_erdma(void)
 {
     struct ibv_qp_cap cap = {.max_send_wr = 1, .max_recv_wr = 1};
@@ -337,6 +355,7 @@ PERSONALITY(soft)
 PERSONALITY(mlx5)
 PERSONALITY(irdma)
 PERSONALITY(qedr)
+PERSONALITY(bnxt_re)
 PERSONALITY(erdma)
 PERSONALITY(efa)
 PERSONALITY(rxe)
@@ -344,8 +363,9 @@ PERSONALITY(iwarp)
 PERSONALITY(siw)
 PERSONALITY(nobody)
 
-static const struct test tests[] = {TEST(soft), TEST(mlx5), TEST(irdma), TEST(qedr), TEST(erdma),
-                                    TEST(efa),  TEST(rxe),  TEST(iwarp), TEST(siw),  TEST(nobody)};
+static const struct test tests[] = {TEST(soft),    TEST(mlx5),  TEST(irdma), TEST(qedr),
+                                    TEST(bnxt_re), TEST(erdma), TEST(efa),   TEST(rxe),
+                                    TEST(iwarp),   TEST(siw),   TEST(nobody)};
 
 int main(int argc, char **argv)
 {
