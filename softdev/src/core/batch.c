@@ -3,9 +3,9 @@
  *
  * A card may gather what completes and write several entries at a time; nothing orders those of different queue pairs.
  * Each completion queue holds back what comes until there are so many, or until a while has passed since the first: both
- * are drawn from the seed, and bounded. Entries of one queue pair keep their order, if the personality does not have them in
- * any, and the others come between them as it is drawn. An entry that is held back is not there yet: polling does not find it, and the event of an armed queue
- * comes when it is shown, so none is lost.
+ * are drawn from the seed, and bounded. Entries of one queue pair keep their order, if the personality does not have
+ * them in any, and the others come between them as it is drawn. An entry that is held back is not there yet: polling
+ * does not find it, and the event of an armed queue comes when it is shown, so none is lost.
  */
 #include <stdlib.h>
 #include <string.h>
