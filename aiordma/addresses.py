@@ -11,22 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "Address",
-    "check_address",
-    "check_host",
-    "check_port",
-    "family_of",
-    "full_address",
-    "host_of",
-    "leads_to",
-    "looking_up",
-    "packed_ip",
-    "plain_address",
-    "show",
-    "sockaddr_of",
-]
-
 Address = tuple[str, int]
 """Host and port. An IPv6 scope is part of the host (``fe80::1%2``)."""
 

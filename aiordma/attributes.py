@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .addresses import Address
     from .errors import FallbackReason
 
-__all__ = ["RdmaAttribute", "address_attributes", "tls_attributes"]
-
 
 class RdmaAttribute(TypedAttributeSet):
     """Attributes of an :class:`~aiordma.RdmaStream`."""

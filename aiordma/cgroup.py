@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["memory_limit"]
-
 MEMBERSHIP, MOUNT = "/proc/self/cgroup", "/sys/fs/cgroup"
 #: What version 1 has in place of no limit is just below that: the largest multiple of a page.
 _UNLIMITED = 1 << 62

@@ -24,8 +24,6 @@ from .proto.objects import LARGEST_LIMIT, MAX_OBJECTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Config", "Mode", "Setting", "settings", "unknown_variables", "variable_of"]
-
 logger = logging.getLogger("aiordma.config")
 
 Mode = Literal["auto", "rdma", "tcp"]

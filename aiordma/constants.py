@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from .proto.objects import LARGEST_LIMIT
 
-__all__ = ["Constants"]
-
 
 class Constants:
     """Each with its reason."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
         RdmaStream | DatagramConnection | StreamInfo | asyncio.StreamWriter | asyncio.BaseTransport
     )
 
-__all__ = ["change_settings", "statistics", "switch_path", "use_device"]
-
 Path = Literal["tcp", "rdma"]
 
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import functools
 
-__all__ = ["keep_freed_memory"]
-
 #: glibc takes blocks below this from its heap, and returns the heap's end when twice as much of it is free.
 _KEPT_BYTES = 4 << 20
 

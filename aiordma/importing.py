@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["after", "before", "forget"]
-
 
 class _Finder:
     """The first of ``sys.meta_path``, as far as nothing comes before it later."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from .negotiation.opening import Opening
 
-__all__ = ["import_ahead", "import_beside", "is_wanted", "stand_in"]
-
 #: All that `connect()` and `listen()` import, and what they import later by name.
 _MODULES = (
     "aiordma.streams.connector",

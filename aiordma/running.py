@@ -6,8 +6,6 @@ import sys
 
 from .borrowed import ENABLED
 
-__all__ = ["in_running_loop", "in_trio", "is_loaded"]
-
 
 def in_running_loop() -> bool:
     """Whether an event loop runs in this thread, asyncio's or trio's."""

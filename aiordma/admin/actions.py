@@ -17,27 +17,9 @@ from ..config import Config, settings
 from ..errors import NegotiationError
 from ..observe import capture, connections
 from ..proto.filter import parse_rule
-from .messages import (
-    Capture,
-    Change,
-    Close,
-    Done,
-    Drain,
-    FaultRule,
-    FaultRules,
-    Faults,
-    FromTool,
-    Packet,
-    Packets,
-    Refused,
-    Setting,
-    Settings,
-    ShowSettings,
-    Switch,
-    Trim,
-    Undo,
-)
+from .messages import Done, FaultRule, FaultRules, Packet, Packets, Refused, Setting, Settings
 from .pause import Pause
+from .requests import Capture, Change, Close, Drain, Faults, FromTool, ShowSettings, Switch, Trim, Undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -46,8 +28,6 @@ if TYPE_CHECKING:
 
     from ..observe.capture import Capture as CaptureOfProcess
     from ..wake.base import Waker
-
-__all__ = ["ACTIONS", "packets_of", "settings_of"]
 
 _log = logging.getLogger("aiordma.admin")
 

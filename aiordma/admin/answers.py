@@ -32,9 +32,7 @@ from .messages import (
     Events,
     Fallback,
     Fallbacks,
-    FromTool,
     Identity,
-    Inspect,
     Leak,
     Leaks,
     Link,
@@ -45,15 +43,14 @@ from .messages import (
     MemoryUse,
     Method,
     Rpc,
-    Show,
     Tasks,
     Totals,
-    View,
     Warning,
     Warnings,
 )
 from .page import program
 from .pause import Pause
+from .requests import FromTool, Inspect, Show, View
 from .tasks import tasks
 
 if TYPE_CHECKING:
@@ -63,8 +60,6 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from ..wake.base import Waker
-
-__all__ = ["Pause", "answer"]
 
 _Reason = tuple[int, int | None, str]
 _Times = tuple[float, float]

@@ -11,8 +11,6 @@ from .messages import Answer, Done, Identity
 if TYPE_CHECKING:
     from .page import Page
 
-__all__ = ["QUIET", "Loop"]
-
 State = Literal["answered", "refused", "stuck", "stopped", "no answer", "not allowed"]
 
 #: States that are nothing to worry about.

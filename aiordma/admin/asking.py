@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from . import directory, page
 from .asked import Loop
 from .conversation import PATIENCE_S, Conversation, Question
-from .messages import FromTool, GarbageError
+from .messages import GarbageError
+from .requests import FromTool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .page import Page
-
-__all__ = ["Loop", "ask", "is_stopped", "killed", "loops"]
 
 #: Conversations at a time, with one user and in all: no user takes all descriptors of a tool.
 _AT_A_TIME_OF_USER, _AT_A_TIME = 64, 256

@@ -9,25 +9,12 @@ from typing import TYPE_CHECKING
 
 from . import directory
 from .credentials import credentials
-from .messages import (
-    HEADER,
-    MAX_ANSWER_BYTES,
-    Capture,
-    Done,
-    FromTool,
-    GarbageError,
-    Inspect,
-    Refused,
-    length_of,
-    packed,
-    parse_answer,
-)
+from .messages import HEADER, MAX_ANSWER_BYTES, Done, GarbageError, Refused, length_of, packed, parse_answer
+from .requests import Capture, FromTool, Inspect
 
 if TYPE_CHECKING:
     from .asked import Loop
     from .directory import Directory
-
-__all__ = ["PATIENCE_S", "Conversation", "Question"]
 
 #: How long a process may take for each step of its answer; and in all, if it is only slow: its loop comes by.
 PATIENCE_S = 1.0

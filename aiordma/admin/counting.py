@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from ..wake.base import Waker
 
-__all__ = ["open_connections"]
-
 
 def open_connections(waker: Waker) -> int:
     """As many as ``aiordma stat`` has rows for."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ..errors import FallbackReason
     from ..observe.connections import Entry
 
-__all__ = ["KINDS", "Moment", "describe_connection", "describe_valkey", "mode_of"]
-
 KINDS: dict[int, str] = {Kind.STREAM: "stream", Kind.DATAGRAMS: "datagrams", Kind.CALLS: "calls"}
 
 #: The part of the kernel's ``struct tcp_info`` that is used: state, milliseconds since data went and came,

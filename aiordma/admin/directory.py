@@ -20,23 +20,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-__all__ = [
-    "DRAFT",
-    "KILLED",
-    "PAGE",
-    "SOCKET",
-    "Directory",
-    "at",
-    "has_thread",
-    "innermost",
-    "is_running",
-    "makeable",
-    "namespace",
-    "places",
-    "started",
-    "user",
-]
-
 SOCKET, PAGE, DRAFT, KILLED = ".sock", ".page", ".draft", ".killed"
 
 #: Pages of killed processes that stay, and for how many seconds at most.

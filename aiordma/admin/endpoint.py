@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ..wake.base import Handle, Waker
     from .session import Session
 
-__all__ = ["Endpoint", "begin"]
-
 _log = logging.getLogger("aiordma.admin")
 
 #: Requests at the same time; further ones are turned away.

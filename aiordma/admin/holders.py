@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ..wake.base import Waker
 
-__all__ = ["holders"]
-
 _PURPOSES = {Purpose.SOURCES: "messages out", Purpose.SINKS: "messages in"}
 
 

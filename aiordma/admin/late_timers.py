@@ -10,8 +10,6 @@ from .page import BEAT_SECONDS
 if TYPE_CHECKING:
     from ..wake.base import Waker
 
-__all__ = ["late_timers"]
-
 _KEY = "admin: late timers"
 #: Of one minute.
 _BEATS = round(60 / BEAT_SECONDS)

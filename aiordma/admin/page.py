@@ -21,8 +21,6 @@ from . import directory
 if TYPE_CHECKING:
     from .directory import Directory
 
-__all__ = ["BEAT_SECONDS", "Page", "PageWriter", "program", "read"]
-
 #: How often the loop writes.
 BEAT_SECONDS = 1.0
 

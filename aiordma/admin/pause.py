@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Pause"]
-
 
 class Pause:
     """A part of an answer that is none: the next one comes when :meth:`end` was called."""

@@ -31,21 +31,17 @@ from .messages import (
     MemoryUse,
     Method,
     Rpc,
-    Show,
     Totals,
     VerbsProgram,
-    View,
 )
-from .requests import NEW_VIEWS
+from .requests import NEW_VIEWS, Show, View
 from .verbs_programs import verbs_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .asking import Loop
+    from .asked import Loop
     from .page import Page
-
-__all__ = ["SCHEMA", "Killed", "Process", "Report", "collect", "schema", "user_name"]
 
 #: Name and version. Fields may be added; another number means that some have gone or mean something else.
 SCHEMA = "aiordma-stat/1"

@@ -6,24 +6,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = [
-    "NEW_VIEWS",
-    "Capture",
-    "Change",
-    "Close",
-    "Drain",
-    "Faults",
-    "FromTool",
-    "Inspect",
-    "Request",
-    "Show",
-    "ShowSettings",
-    "Switch",
-    "Trim",
-    "Undo",
-    "View",
-]
-
 View = Literal[
     "connections",
     "listeners",

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ..wake.base import Handle, Waker
 
-__all__ = ["Asker", "Session"]
-
 _log = logging.getLogger("aiordma.admin")
 
 #: For the request, and for each time that the tool takes nothing of the answer.

@@ -13,8 +13,6 @@ from .messages import Task
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["tasks"]
-
 _MOST_TASKS, _MOST_FRAMES = 5000, 64
 
 

@@ -17,8 +17,6 @@ from .messages import VerbsProgram
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-__all__ = ["verbs_programs"]
-
 _SOFT = "/memfd:softdev-"
 _NODE = re.compile(r"/dev/infiniband/(uverbs\d+)$")
 #: Processes that are looked at, and descriptors of each.

@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["missing"]
-
 
 def missing(owner: object, *names: str) -> str:
     """Names that are not there, in words."""

@@ -15,8 +15,6 @@ from . import VARIABLE, shapes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["TABLE", "Interface", "installed", "was_tried"]
-
 CPYTHON = "CPython"
 _SWITCH = f"`{VARIABLE}=off`"
 _ADAPTER = "the library's own class instead of the adapter's"

@@ -11,8 +11,6 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["DIAGNOSTICS_PORT", "parse_diagnostics", "parse_peer", "with_options"]
-
 #: Where ``aiordma serve-diagnostics`` listens unless it is told otherwise.
 DIAGNOSTICS_PORT = 7118
 

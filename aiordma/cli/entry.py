@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 
 from ..launch.starting import RunRequest, planned
 
-__all__ = ["main", "request_of"]
-
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _FLAGS = {"--no-children", "--report", "--outside-tls", "-m", "-c"}
 _RULES = {"--allow": "allow", "--deny": "deny"}

@@ -6,8 +6,6 @@ import importlib
 
 import click
 
-__all__ = ["main"]
-
 #: In the order of a first use. Each has a folder of its name, whose `command.py` is imported when it is used:
 #: most start faster alone, and so does the list of all.
 _COMMANDS = {

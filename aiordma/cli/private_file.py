@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-__all__ = ["private_file"]
-
 
 @contextlib.contextmanager
 def private_file(path: Path) -> Iterator[IO[bytes]]:

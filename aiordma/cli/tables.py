@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["NONE", "Column", "bytes_text", "clean", "micros_text", "moment_text", "seconds_text", "table"]
-
 #: Where there is nothing to show.
 NONE = (
     "no process uses aiordma, of those that this user may look at and that may use RDMA "

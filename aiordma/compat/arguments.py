@@ -6,8 +6,6 @@ import socket
 import sys
 from typing import Any
 
-__all__ = ["check_accepted", "check_client", "check_limit", "check_port", "check_server"]
-
 
 def check_port(port: Any) -> None:
     """:raises OverflowError: it is a number, and no port has it. (A look-up would take some of its bits.)"""

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from ..pipes.contracts import Buffer
 
-__all__ = ["GATHER_BYTES", "Backlog", "as_bytes"]
-
 GATHER_BYTES = 64 * 1024
 """Writes below this size are gathered in one buffer, and writelines() joins up to it."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..config import Config, Mode
     from ..negotiation.dialogue import NegotiationResult
 
-__all__ = ["Choice", "abort", "info_of", "on_own_transport"]
-
 #: options of asyncio's create_connection() that do not force TCP: they only control which addresses are tried
 _ANY_PATH = {"all_errors", "family", "flags", "happy_eyeballs_delay", "interleave", "proto", "sock"}
 

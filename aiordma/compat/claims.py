@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["Claim", "claim", "protect"]
-
 #: The methods of event loops that a transport's descriptor is kept from.
 _WATCHING = ("add_reader", "remove_reader", "add_writer", "remove_writer")
 

@@ -19,8 +19,6 @@ from ..negotiation.announcement import is_address_of_this_host, is_announced
 from ..negotiation.question import question
 from ..negotiation.tcp_connect import connect_tcp
 
-__all__ = ["copy_options", "has_own_port", "move_into", "renew_if_late", "why_unfit"]
-
 #: Seconds after which a server may be about to give up waiting for a client's first bytes.
 _LATE_S = 0.1
 #: The same for one on this host that negotiates: half of what it gives a client that seems to be a plain one.

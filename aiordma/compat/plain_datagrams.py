@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ..config import Mode
 
-__all__ = ["create_plain_endpoint", "why_plain"]
-
 #: Arguments of `create_datagram_endpoint()` that only the kernel's UDP has.
 _ONLY_UDP = ("allow_broadcast", "reuse_port", "sock")
 _FAMILIES = (socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)

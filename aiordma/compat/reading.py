@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..pipes.contracts import Pipe
     from .contracts import PullReader
 
-__all__ = ["ReadingTransport"]
-
 #: bytes asked from the ring at once for data_received(), as much as asyncio asks from a socket
 _RECEIVE_BYTES = 256 * 1024
 #: receives in one callback before other callbacks of the loop get their turn

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import asyncio
     from typing import BinaryIO
 
-__all__ = ["from_the_beginning"]
-
 
 def from_the_beginning(loop: asyncio.AbstractEventLoop) -> None:
     """Have this loop send files to a transport of aiordma from their beginning, where the offset is 0.

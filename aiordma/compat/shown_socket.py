@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import weakref
 
-__all__ = ["ShownSocket"]
-
 
 class _Shuts(Protocol):
     def is_closing(self) -> bool: ...

@@ -45,14 +45,6 @@ if TYPE_CHECKING:
     from ..pipes.contracts import Buffer, MessagePipe
     from ..wake.outbox import Outbox
 
-__all__ = [
-    "DatagramConnection",
-    "DatagramListener",
-    "DatagramStatistics",
-    "connect_datagram",
-    "listen_datagram",
-]
-
 T = TypeVar("T")
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..links.contracts import EngineView
     from ..wake.base import Handle
 
-__all__ = ["EndpointDevice"]
-
 _log = logging.getLogger("aiordma.datagram")
 
 _COUNTERS = ("sent", "received", "dropped_full", "dropped_unknown", "malformed")

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     MakeDevice = Callable[["DatagramEndpoint", deque[tuple[bytes, Address]], int], EndpointDevice]
 
-__all__ = ["DatagramEndpoint", "EndpointStatistics", "open_datagram_endpoint"]
-
 _log = logging.getLogger("aiordma.datagram")
 
 Datagram = tuple[bytes, "Address"]

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..wake.base import Handle, Job, Waiter
     from .ud_resources import UdParts
 
-__all__ = ["Peer", "PeerTable"]
-
 _log = logging.getLogger("aiordma.datagram")
 
 #: Answers are looked through for expired ones so often.

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from ..wake.base import Job, Waiter
     from .ud_resources import UdParts
 
-__all__ = ["PeerMovedError", "Resolver", "say_moved"]
-
 _log = logging.getLogger("aiordma.datagram")
 
 #: Queries that are answered at the same time; more are refused.

@@ -15,8 +15,6 @@ from ..wake.names import getaddrinfo
 if TYPE_CHECKING:
     from ..addresses import Address
 
-__all__ = ["SO_RXQ_OVFL", "Sockets", "addresses", "bind"]
-
 _log = logging.getLogger("aiordma.datagram")
 
 #: Not in Python's socket module: ask for the number of datagrams that found no room in the socket.

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ..config import Config
     from .report import Report
 
-__all__ = ["config_of_accepted", "config_of_run", "load"]
-
 #: Milliseconds that an unknown server has for its answer, before a plain connection is opened beside it, if
 #: the environment does not set it; round trips are added. A program that asked for RDMA waits longer than one
 #: that did not.

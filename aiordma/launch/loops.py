@@ -16,8 +16,6 @@ from ..compat import claims, own_methods
 if TYPE_CHECKING:
     from .methods import Methods
 
-__all__ = ["new_event_loop"]
-
 
 @functools.cache
 def _methods() -> Methods:

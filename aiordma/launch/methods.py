@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .policy import Policy
     from .report import Report
 
-__all__ = ["Methods"]
-
 #: asyncio's default of its stream readers.
 _LIMIT = 64 * 1024
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..negotiation.peers import Peers
     from .rules import Rules
 
-__all__ = ["Policy"]
-
 _TCP = (socket.AF_INET, socket.AF_INET6)
 #: Libraries whose protocols send to the descriptor of a connection, not by its transport. The peer would not
 #: read that by RDMA.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from .report import Report
 
-__all__ = ["RawSockets"]
-
 _REASON = "the program uses the socket itself"
 _NO_DATAGRAMS = "endpoints of datagrams are not negotiated"
 _TCP = (socket.AF_INET, socket.AF_INET6)

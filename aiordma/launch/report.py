@@ -14,8 +14,6 @@ from .sudden_ends import call_before
 if TYPE_CHECKING:
     from ..errors import FallbackReason
 
-__all__ = ["Report"]
-
 #: Kinds of connections that are told apart; a program that connects to more peers sees the rest summed up.
 _MAX_ROWS = 1000
 

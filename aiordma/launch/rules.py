@@ -16,8 +16,6 @@ import ipaddress
 from fnmatch import fnmatchcase
 from typing import Literal
 
-__all__ = ["Direction", "Rule", "Rules"]
-
 Direction = Literal["in", "out"]
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

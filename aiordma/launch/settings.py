@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["OPTIONS", "RULES", "STARTUP", "environment", "leave_environment"]
-
 OPTIONS = "AIORDMA_RUN"
 RULES = "AIORDMA_RUN_RULES"
 #: The directory whose `sitecustomize` Python imports when it starts.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["RunRequest", "planned"]
-
 #: Bytes at the end of a zip archive in which its directory begins to be described: 22, and a comment.
 _ZIP_END = 22 + 65535
 

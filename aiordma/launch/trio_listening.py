@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..config import Config
     from ..negotiation.dialogue import NegotiationResult
 
-__all__ = ["Negotiated", "NegotiatingListener"]
-
 
 class Negotiated:
     """An accepted connection, as a listener hands it out."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .raw_sockets import RawSockets
     from .report import Report
 
-__all__ = ["TrioMethods"]
-
 _Patches = dict[str, Any]
 #: In this context, trio opens sockets that its own listeners get.
 _OPENING: ContextVar[bool] = ContextVar("aiordma: trio opens listeners", default=False)

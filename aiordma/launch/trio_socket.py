@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ..negotiation.dialogue import NegotiationResult
 
-__all__ = ["StreamSocket", "socket_of"]
-
 
 class _Stream(RdmaStream):
     """A stream that sockets can be made of: they close and shut down without waiting."""

@@ -27,19 +27,6 @@ if TYPE_CHECKING:
     from ..verbs.memory.pool import MemoryPool
     from ..wake.base import Waker
 
-__all__ = [
-    "DeviceUser",
-    "EarlyOpenView",
-    "EngineView",
-    "GroupView",
-    "LinkKey",
-    "LinkState",
-    "MemberView",
-    "RejoinView",
-    "SwitchedStream",
-    "server_key",
-]
-
 
 class LinkKey(NamedTuple):
     """What connections must have in common to share a link."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ..wake.base import Waker
     from .contracts import RejoinView, SwitchedStream
 
-__all__ = ["Devices"]
-
 logger = logging.getLogger("aiordma.link")
 
 #: Two GIDs with so many equal bits in front lie in one network: 24 bits of IPv4, 64 of IPv6.

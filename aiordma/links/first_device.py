@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from ..verbs.hardware import HardwareDevice
     from ..wake.base import Waker
 
-__all__ = [
-    "DeviceOpening",
-    "FirstDevice",
-    "OpenedDevice",
-    "Surroundings",
-    "look_around",
-    "open_device",
-    "open_first",
-    "with_queue",
-]
-
 #: Completions a link may have outstanding: its receives and its signalled sends.
 _CQ_DEPTH = 16384
 

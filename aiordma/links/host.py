@@ -8,8 +8,6 @@ from typing import Literal
 
 from ..errors import Code, NegotiationError
 
-__all__ = ["check_reachable", "host_id", "whereabouts"]
-
 _KIND_SOFT, _KIND_DEVICE = 1, 2
 #: The kind of device, with the layout of its shared memory, counted from the first one (four bits); then
 #: digests of the boot, of the network namespace in it, and of the user in that.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .link import Link
     from .message_memory import MessageMemory
 
-__all__ = ["LinkMemory", "Registration"]
-
 _log = logging.getLogger("aiordma.memory")
 
 #: Shorter buffers are not registered for one message: on a card, that takes longer than to copy them.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ..wake.base import Handle, Waker
 
-__all__ = ["LoopWatch"]
-
 #: Seconds between two timers: a quarter of the threshold, within these limits. A loop that is blocked for the
 #: threshold and a quarter more, and for the grain, is always seen.
 _LEAST_S, _MOST_S = 0.001, 0.25

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Parting", "unsent"]
-
 #: Longest time in which peers may make room for what was accepted.
 _UNSENT_SECONDS = 5.0
 #: Longest time that the end of a loop waits for peers to take leave.

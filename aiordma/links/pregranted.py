@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from ..pipes._switchable import SwitchablePipe
     from .contracts import GroupView, MemberView
 
-__all__ = ["EarlyOpen", "GrantingListener", "Grants", "RingGranter", "RingHolder"]
-
 _log = logging.getLogger("aiordma.link")
 
 #: Rings that are granted and not claimed take this part of the memory limit at most.

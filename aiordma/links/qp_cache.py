@@ -12,8 +12,6 @@ from .link import LinkParts
 if TYPE_CHECKING:
     from .contracts import EngineView
 
-__all__ = ["QpCache"]
-
 
 class QpCache:
     """Of one engine.

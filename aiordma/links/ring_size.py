@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ..verbs.memory.pool import MemoryPool
     from .link import Link
 
-__all__ = ["RingSize", "first_ring_bytes", "hear_of_waiting"]
-
 #: Size of the first ring while more than an eighth of the memory is in use (beyond a quarter: the smallest).
 _MEDIUM_BYTES = 65536
 #: A ring grows by this factor.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-__all__ = ["DeviceStatistics", "EngineStatistics", "LinkStatistics"]
-
 
 class DeviceStatistics(TypedDict):
     """One RDMA device of the list that an event loop may use."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..verbs.device import Backend
     from ..wake.base import Waker
 
-__all__ = ["take_back"]
-
 _log = logging.getLogger("aiordma.memory")
 
 _AGAIN_S = 0.02

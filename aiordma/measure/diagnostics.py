@@ -30,25 +30,6 @@ if TYPE_CHECKING:
 
     from ..datagrams.connection import DatagramConnection
 
-__all__ = [
-    "COUNT",
-    "ECHO",
-    "GREETING",
-    "MAX_MESSAGE_BYTES",
-    "MEMORY_GREETING",
-    "PING",
-    "SERVICES_GREETING",
-    "SINK_GREETING",
-    "ByteStream",
-    "DiagnosticsServer",
-    "Services",
-    "begin",
-    "borrow_memory",
-    "greeting",
-    "receive_exactly",
-    "services_of",
-]
-
 #: Methods of the calls.
 ECHO, PING = "diagnostics.echo", "diagnostics.ping"
 

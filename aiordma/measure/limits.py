@@ -11,8 +11,6 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["busy", "busy_there", "limit"]
-
 _HERE = "this host is busy"
 
 

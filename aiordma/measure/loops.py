@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .diagnostics import ByteStream
 
-__all__ = ["flood", "pipelined", "repeat", "round_trips"]
-
 
 async def round_trips(
     stream: ByteStream, message: bytes, taken: array[float], until: float, most: int = sys.maxsize

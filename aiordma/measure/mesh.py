@@ -20,8 +20,6 @@ from .ping import PingRequest, Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["SCHEMA", "Mesh", "Pair", "hosts_of", "matrix", "measure_mesh", "problems", "rounds_of"]
-
 SCHEMA = "aiordma-mesh/1"
 #: Beyond what a server takes for its measurement.
 _PATIENCE_S = 30.0

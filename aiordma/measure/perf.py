@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Self
 
-__all__ = ["SCHEMA", "Perf", "Point", "Wanted", "measure", "sizes_of"]
-
 T = TypeVar("T")
 
 SCHEMA = "aiordma-perf/2"

@@ -31,19 +31,6 @@ if TYPE_CHECKING:
 
     _Live = Callable[[str, Sequence[float]], None]
 
-__all__ = [
-    "KINDS",
-    "SCHEMA",
-    "Kind",
-    "Ping",
-    "PingRequest",
-    "Run",
-    "Stages",
-    "Wanted",
-    "busy_server",
-    "measure",
-]
-
 SCHEMA = "aiordma-ping/2"
 
 Kind = Literal["stream", "tcp", "call", "write", "read"]

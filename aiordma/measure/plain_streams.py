@@ -17,8 +17,6 @@ from anyio.from_thread import start_blocking_portal
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-__all__ = ["PlainStream", "connect_plain", "serve_plain"]
-
 
 class PlainStream(anyio.abc.AsyncResource):
     """A stream of asyncio. What it raises is an ``OSError``, or :class:`anyio.EndOfStream`."""

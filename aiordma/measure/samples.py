@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Samples", "percentile"]
-
 #: Times that are kept; of more than that, each second, fourth ... one.
 _MOST = 1 << 20
 #: Where the curve of a distribution has its points.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ..config import Config
 
-__all__ = ["serve_diagnostics"]
-
 #: Calls in flight on one connection.
 _CALLS = 1024
 #: For others that are measured from here at the same time.

@@ -10,8 +10,6 @@ from ..config import Config
 from .diagnostics import Services
 from .samples import Samples
 
-__all__ = ["AGAINST", "MODES", "ONE_WAY", "Against", "Mode", "Outcome", "Subject", "Turn"]
-
 Mode = Literal["stream", "both-ways", "round-trip", "datagram", "call", "read", "write", "connect"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Against = Literal["fallback", "tcp", "uvloop", "unix"]

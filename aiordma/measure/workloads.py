@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from .turns import Turn
 
-__all__ = ["take_turn"]
-
 #: Times are taken out of the loops this often: arrays stay short, however long a measurement takes.
 _SLICE_S = 0.25
 _CONNECT_S = 15.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..proto.memory import Rights
+from ..proto.memory import Fault, Rights
 from .connect import Server, connect, serve
-from .errors import Fault, MemoryAccessError
+from .errors import MemoryAccessError
 from .making import alloc, register
 from .operation import Operation, gather
 from .peer import Peer

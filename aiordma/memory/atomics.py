@@ -13,8 +13,6 @@ from ..proto.memory import Fault
 from ..verbs.abi import AtomicCap
 from .errors import MemoryAccessError
 
-__all__ = ["BY_LOOP", "Atomics", "RegionAtomics", "atomics_of"]
-
 _CPU = ""
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .local import Memory
     from .operation import Remote
 
-__all__ = ["LinkCarrier"]
-
 #: Staged at a time, at most.
 _STAGE_BYTES = 1 << 20
 #: READs of up to so many bytes, and atomic operations, use a block that is kept: to take one costs more.

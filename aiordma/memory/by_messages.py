@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .operation import Remote
     from .requests import Requests, _Pending
 
-__all__ = ["MessageCarrier"]
-
 
 class MessageCarrier:
     """The operations of one peer whose loop carries them out."""

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ..channels.channel import ChannelListener, Kind
+from ..channels.channel import ChannelListener
 from ..channels.channel import connect as connect_channel
 from ..negotiation.accept import open_listener
 from ..negotiation.block import block
 from ..negotiation.opening import opening
 from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..observe.trace import recorder
+from ..proto.clc import Kind
 from ..wake.interrupts import uninterrupted
 from .peer import Peer
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from ..channels.channel import ConnectedChannel
     from ..negotiation.options import ConnectKeywords, ListenKeywords
-
-__all__ = ["Server", "connect", "serve"]
 
 
 @documented_by(ConnectOptions.of)

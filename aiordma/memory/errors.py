@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..errors import AioRdmaError
 from ..proto.memory import Fault
 
-__all__ = ["Fault", "MemoryAccessError"]
-
 
 class MemoryAccessError(AioRdmaError):
     """An access to memory was refused, and touched nothing.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["Array", "check_length", "resolve", "resolve_exactly"]
-
 
 class Array(Protocol):
     """An array that speaks DLPack, such as a tensor."""

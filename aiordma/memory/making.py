@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ..verbs.device import Backend
     from .local import Array
 
-__all__ = ["alloc", "register"]
-
 
 @opening
 @uninterrupted

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .outbox import Outbox
 
-__all__ = ["Notes", "Notifications"]
-
 
 class _Connection(Protocol):
     def check_open(self) -> None:

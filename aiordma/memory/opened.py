@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .operation import OperationPath
     from .requests import Requests
 
-__all__ = ["Opened"]
-
 
 class OpenedPeer(Protocol):
     """The peer, as what was opened of it sees it."""

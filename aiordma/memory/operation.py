@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..wake.base import Waiter
     from .local import Memory
 
-__all__ = ["Operation", "OperationPath", "Remote", "gather"]
-
 T = TypeVar("T")
 logger = logging.getLogger("aiordma.memory")
 

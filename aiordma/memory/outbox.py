@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     Body = memoryview | bytes
 
-__all__ = ["Outbox"]
-
 
 class Outbox:
     """Sends messages on a channel, and keeps those for which it has no room now. Its users bound them: what

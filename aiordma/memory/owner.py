@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from .outbox import Outbox
     from .region import Grant
 
-__all__ = ["Owner"]
-
 #: Descriptors that one peer may have open.
 MAX_OPENINGS = 4096
 #: Answers that wait for room: twice what an honest peer asks for.

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from ..wake.base import Waiter
     from .operation import OperationPath
 
-__all__ = ["CREDIT", "Peer"]
-
 CREDIT = 64
 """Pieces of 64 KiB that an end has under way at most."""
 _REQUESTS = frozenset({Op.OPEN, Op.READ, Op.WRITE, Op.FETCH_ADD, Op.COMPARE_SWAP})

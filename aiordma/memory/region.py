@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ..verbs.abi import Access
     from ..wake.base import Handle, Waiter, Waker
 
-__all__ = ["GRACE_S", "Grant", "OpenedGrant", "Piece", "Pieces", "Region", "Registry", "statistics"]
-
 GRACE_S = 5.0
 """Seconds that a peer has for ending its operations when its access is taken back."""
 #: Grants that are over and remembered, so that a peer learns why.

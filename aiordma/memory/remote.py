@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .local import Memory
     from .opened import Opened
 
-__all__ = ["RemoteMemory", "RemotePieces"]
-
 _REQUESTS = {FETCH_ADD: Op.FETCH_ADD, COMPARE_SWAP: Op.COMPARE_SWAP}
 _RIGHTS = {READ: Rights.READ, WRITE: Rights.WRITE}
 

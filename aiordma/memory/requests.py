@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     #: result. It may raise RemoteProtocolError.
     OnAnswer = Callable[[int, int, memoryview], int | None]
 
-__all__ = ["Requests"]
-
 
 def _ignore(number: int, code: int, body: memoryview) -> None:
     """The answer to somebody who does not wait any more."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..config import Config
     from ..verbs.device import Backend
 
-__all__ = ["Account", "MemoryStatistics", "item", "new_storage"]
-
 _FORMATS = {
     "bool": ("?", 1),
     "int8": ("b", 1),

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from ..wake.base import Waker
 
-__all__ = ["Counted", "fold", "past"]
-
 #: Methods that are counted by themselves: names come from peers, too.
 _METHODS = 256
 _KEY = "calls"

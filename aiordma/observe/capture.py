@@ -28,8 +28,6 @@ from ..proto.packets import (
 if TYPE_CHECKING:
     from ..addresses import Address
 
-__all__ = ["KEPT_BYTES", "MOST_BYTES", "Capture", "on_clc", "running", "start", "stop"]
-
 #: What is kept unless something else is asked for, and at most.
 KEPT_BYTES, MOST_BYTES = 1 << 20, 64 << 20
 #: Of the bytes of one message, with payload.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..config import Config
     from ..wake.base import Waker
 
-__all__ = ["begin"]
-
 _log = logging.getLogger("aiordma.admin")
 
 #: Module with three functions that raise nothing: ``prepare(loop_name)``, which may return None,

@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from ..errors import FallbackReason
     from ..wake.base import Waker
 
-__all__ = [
-    "Connections",
-    "Counts",
-    "Entry",
-    "Negotiated",
-    "counts",
-    "enter",
-    "left_rdma",
-    "next_number",
-    "of_all_loops",
-    "of_loop",
-]
-
 Side = Literal["client", "server"]
 
 #: Different reasons that are counted by themselves.

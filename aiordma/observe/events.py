@@ -8,8 +8,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-__all__ = ["Happened", "note", "recent"]
-
 #: How many are kept, characters of each, and seconds within which the same is the same event.
 _KEPT, _CHARACTERS, _TOGETHER_S = 256, 300, 10.0
 

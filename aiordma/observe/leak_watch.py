@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..wake.base import Handle, Waker
     from .leaks import Kind, Ledger
 
-__all__ = ["Watch", "begin", "configure"]
-
 #: How often it looks: four times in the time after which something counts, within these limits.
 _LOOKS, _LEAST_S, _MOST_S = 4, 0.02, 15.0
 _TURN_S = 0.001

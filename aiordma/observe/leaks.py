@@ -34,8 +34,6 @@ from ..wake import origin as origins
 if TYPE_CHECKING:
     from ..wake.origin import Origin
 
-__all__ = ["KINDS", "Kind", "Leak", "counts", "open_leaks", "recent", "reset"]
-
 logger = logging.getLogger("aiordma.leaks")
 
 Kind = Literal["dropped", "loan", "idle", "view", "dead peer"]

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..wake.base import Waker
 
-__all__ = ["Listening", "Observed", "enter", "of_loop"]
-
 _KEY = "listeners"
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
 
-__all__ = ["instrument"]
-
 _NAMESPACE = "aiordma"
 
 

@@ -16,8 +16,6 @@ from .trace import recorder
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["METRICS", "Labels", "Metric", "read"]
-
 Labels = tuple[str, ...]
 _KINDS = {0: "stream", 1: "datagrams", 2: "calls", 3: "memory"}
 

@@ -10,8 +10,6 @@ import logging
 from collections import deque
 from typing import NamedTuple
 
-__all__ = ["Warned", "begin", "recent"]
-
 #: How many are kept, and characters of each.
 _KEPT, _CHARACTERS = 256, 500
 

@@ -19,21 +19,6 @@ if TYPE_CHECKING:
     from ..verbs.memory.queue import Waiting
     from .placement import Placement
 
-__all__ = [
-    "Buffer",
-    "Channel",
-    "Fallback",
-    "Message",
-    "MessagePipe",
-    "Pipe",
-    "Placer",
-    "RejoinAttempt",
-    "RendezvousMemory",
-    "RingOwner",
-    "TcpSocket",
-    "Transport",
-]
-
 Buffer = bytes | bytearray | memoryview
 """What the byte pipes and message pipes take."""
 

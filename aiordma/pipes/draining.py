@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ..wake.base import Waker
 
-__all__ = ["Draining", "sent_all"]
-
 T = TypeVar("T")
 
 #: How long what was accepted may take to leave when the loop has ended.

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Placement", "Registered"]
-
 
 class Registered(Protocol):
     """Memory that keeps its own registrations, such as a region of ``aiordma.memory``."""

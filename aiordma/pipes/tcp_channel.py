@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from .placement import Placement
     from .tcp import TcpPipe
 
-__all__ = ["TcpChannel"]
-
 _log = logging.getLogger("aiordma.channel")
 
 _READ_BYTES = 256 * 1024

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..wake.base import Handle
     from .contracts import Buffer, Pipe
 
-__all__ = ["TcpDatagrams"]
-
 _READ_BYTES = 256 * 1024
 #: How long the rest of a message of a connection that is closed waits for room without progress.
 _DELIVER_S = 30.0

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..wake.base import Handle
     from .contracts import Buffer
 
-__all__ = ["Carrier", "TlsLayer", "TlsPipe"]
-
 _READ = 64 * 1024
 #: Plaintext encrypted ahead of the kernel at most.
 _WRITE_MOST = 256 * 1024

@@ -19,8 +19,6 @@ from .message import MAX_HEAD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CLOSE_FRAME", "SHORT_BYTES", "ChannelAssembler", "greeting", "message_header"]
-
 _GREETING = Greeting(b"aiordma\x02", "BxxxI", "message channels")
 _HEADER = struct.Struct(">BxHI")
 _MESSAGE, _CLOSE = 0xC1, 0xC4

@@ -12,8 +12,6 @@ from typing import Any
 
 from .clcframe import EYE_CATCHER
 
-__all__ = ["recall", "remember", "write_answer", "write_proposal"]
-
 #: Of an Accept or Confirm: rkey, index, token, size and MTU, address of the ring; and the proof.
 _RING = struct.Struct(">IBIBxQx")
 _RING_AT = 41

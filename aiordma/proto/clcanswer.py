@@ -26,8 +26,6 @@ from .clcframe import (
 from .errors import LocalProtocolError
 from .frozen import Frozen
 
-__all__ = ["Accept", "Confirm", "parse_answer"]
-
 _FIRST_CONTACT = 0x08
 
 # engine_id host_id proof lid window rd_atomic dest_rd_atomic log2(recv_bytes),

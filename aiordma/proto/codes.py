@@ -9,8 +9,6 @@ from __future__ import annotations
 import enum
 from typing import Self
 
-__all__ = ["Code", "describe"]
-
 
 class Code(enum.IntEnum):
     """Why a connection does not use RDMA; ``text`` says it in words."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["AioRdmaError", "LocalProtocolError", "ProtocolError", "RemoteProtocolError"]
-
 
 class AioRdmaError(Exception):
     """Base of every error that aiordma defines itself."""

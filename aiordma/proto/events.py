@@ -9,20 +9,6 @@ from .frozen import Frozen
 if TYPE_CHECKING:
     from .clc import Accept, Claim, Confirm, Proposal
 
-__all__ = [
-    "Accepted",
-    "Claimed",
-    "Confirmed",
-    "Event",
-    "Failed",
-    "LinkLost",
-    "PlainPeer",
-    "Proposed",
-    "Send",
-    "UseRdma",
-    "UseTcp",
-]
-
 
 class Send(Frozen):
     """Write these bytes to the TCP connection."""

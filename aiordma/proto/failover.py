@@ -21,22 +21,6 @@ from .codes import Code, describe
 from .errors import LocalProtocolError, RemoteProtocolError
 from .frozen import Frozen
 
-__all__ = [
-    "MAGIC",
-    "MESSAGE_BYTES",
-    "Agreed",
-    "Broken",
-    "CursorExchange",
-    "Event",
-    "Leave",
-    "Ledger",
-    "Quiesce",
-    "Refuse",
-    "Send",
-    "State",
-    "decode",
-]
-
 _LAYOUT = struct.Struct(">4sBBBxIIQQQ4s")
 MESSAGE_BYTES = _LAYOUT.size
 MAGIC, _END = b"AIOC", b"COIA"

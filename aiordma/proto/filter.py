@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["STATUS_NAMES", "Act", "Counters", "Direction", "Filter", "Op", "Rule", "parse", "parse_rule"]
-
 
 class Act(enum.Enum):
     """What happens to the first request or message that a rule catches."""

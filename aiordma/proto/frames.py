@@ -18,17 +18,6 @@ from .errors import RemoteProtocolError
 from .failover import MESSAGE_BYTES
 from .framing import FrameAssembler
 
-__all__ = [
-    "HEADER_BYTES",
-    "MAX_BODY_BYTES",
-    "Assembler",
-    "Kind",
-    "data_header",
-    "end_frame",
-    "negotiation_frame",
-    "on_ring_frame",
-]
-
 _HEADER = struct.Struct(">I")
 HEADER_BYTES = _HEADER.size
 MAX_BODY_BYTES = 64 * 1024

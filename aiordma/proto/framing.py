@@ -10,8 +10,6 @@ import struct
 
 from .errors import RemoteProtocolError
 
-__all__ = ["FrameAssembler", "Greeting"]
-
 
 class FrameAssembler:
     """Takes a byte stream apart into headers of fixed length and the bodies behind them, wherever it is cut.

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
-__all__ = ["Frozen"]
-
 T = TypeVar("T", bound="Frozen")
 
 

@@ -44,16 +44,6 @@ from .events import (
 )
 from .failover import MAGIC
 
-__all__ = [
-    "CLIENT_TABLE",
-    "OTHER_SERVER_TABLE",
-    "SERVER_TABLE",
-    "ClientHandshake",
-    "ServerHandshake",
-    "State",
-    "Timeouts",
-]
-
 
 class Timeouts(NamedTuple):
     """Seconds; see the settings of the same names."""

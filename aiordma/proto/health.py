@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-__all__ = ["EAGER", "Health", "wait_before"]
-
 #: Ways remembered at most; the one that failed first is forgotten first.
 _MOST_PATHS = 4096
 #: A device or path that has failed so often is not tried less often any more.

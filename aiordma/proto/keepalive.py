@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["Keepalive", "Verdict"]
-
 
 class Verdict(enum.Enum):
     """What the owner has to do."""

@@ -18,31 +18,6 @@ from .codes import Code
 from .errors import LocalProtocolError, RemoteProtocolError
 from .frozen import Frozen
 
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "MESSAGE_BYTES",
-    "AddLink",
-    "AnnounceAck",
-    "ConfirmLink",
-    "ConfirmRKey",
-    "DeleteLink",
-    "DeleteRKey",
-    "DeleteReason",
-    "LlcMessage",
-    "NewKey",
-    "RToken",
-    "RequestAddLink",
-    "ResizeStage",
-    "RingResize",
-    "TestLink",
-    "Ticket",
-    "TicketBack",
-    "decode",
-    "in_version_2",
-    "is_llc",
-    "is_version_1",
-]
-
 MESSAGE_BYTES = 44
 MAX_MESSAGE_BYTES = 8192
 """Of version 2."""

@@ -19,29 +19,6 @@ from typing import NamedTuple
 
 from .errors import RemoteProtocolError
 
-__all__ = [
-    "ATOMICS_BY_DEVICE",
-    "DESCRIPTOR_BYTES",
-    "HEADER",
-    "MAX_NOTE_BYTES",
-    "NOTES",
-    "PIECE_BYTES",
-    "WORD_BYTES",
-    "Descriptor",
-    "Fault",
-    "Op",
-    "Rights",
-    "atomic_request",
-    "head",
-    "open_answer",
-    "parse_atomic",
-    "parse_open_answer",
-    "parse_span",
-    "parse_word",
-    "span",
-    "word",
-]
-
 PIECE_BYTES = 65536
 """Most bytes of memory in one message (on TCP), and of one READ or WRITE by default."""
 MAX_NOTE_BYTES = 4096

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Packet", "ip_bytes", "pcapng", "roce_packet", "tcp_packet", "without_keys"]
-
 ROCE_PORT = 4791
 _V4_MAPPED = bytes(10) + b"\xff\xff"
 _UDP, _TCP = 17, 6

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .clc import Accept, Confirm
 
-__all__ = ["accept_proof", "claim_proof", "confirm_proof", "link_secret"]
-
 
 def accept_proof(nonce: bytes, server_engine_id: bytes, secret: bytes = b"") -> bytes:
     """What an Accept must carry: only a reader of the Proposal can compute it, and no echo contains it.

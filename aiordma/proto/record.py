@@ -16,16 +16,6 @@ import struct
 from .errors import RemoteProtocolError
 from .framing import FrameAssembler, Greeting
 
-__all__ = [
-    "GREETING_BYTES",
-    "HEADER_BYTES",
-    "RecordReader",
-    "greeting",
-    "header",
-    "read_greeting",
-    "too_large",
-]
-
 _HEADER = struct.Struct(">I")
 HEADER_BYTES = _HEADER.size
 _GREETING = Greeting(b"aiodgrm\x01", "I", "datagrams")

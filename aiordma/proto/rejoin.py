@@ -21,8 +21,6 @@ from .handshake import ClientHandshake, ServerHandshake, State, Timeouts
 if TYPE_CHECKING:
     from .clc import Accept, Confirm
 
-__all__ = ["Event", "RejoinHandshake", "Unanswered", "Yielded"]
-
 
 class Yielded(Frozen):
     """The peer has asked as well, and is the client: drop this end's offer. ``Proposed`` follows."""

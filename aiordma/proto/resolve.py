@@ -27,21 +27,6 @@ from typing import ClassVar
 from .codes import Code
 from .errors import RemoteProtocolError
 
-__all__ = [
-    "MOVED",
-    "NONCE_BYTES",
-    "PROVE",
-    "PROVED",
-    "Hello",
-    "QueuePairAddress",
-    "Splitter",
-    "Welcome",
-    "is_proof",
-    "refusal",
-    "sender_key",
-    "udp_proof",
-]
-
 NONCE_BYTES = 16
 #: Type of a resolver datagram (high bits of its immediate data): steps 3 and 4.
 PROVE, PROVED = 2, 3

@@ -22,21 +22,6 @@ from .frozen import Frozen
 from .handshake import ClientHandshake, ServerHandshake, State, Timeouts
 from .smcr_link import LinkEnd, LinkState, LinkTimes, SmcrLink
 
-__all__ = [
-    "MakeReady",
-    "Port",
-    "Queue",
-    "Ring",
-    "SmcrClient",
-    "SmcrEvent",
-    "SmcrGroup",
-    "SmcrGroups",
-    "SmcrServer",
-    "check_accept",
-    "check_confirm",
-    "choose_eid",
-]
-
 MIN_CONNS = 16
 """Linux refuses an end that allows fewer connections on a link group."""
 _NEWEST_RELEASE = 1

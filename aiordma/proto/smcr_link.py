@@ -25,18 +25,6 @@ from .codes import Code
 from .errors import LocalProtocolError, RemoteProtocolError
 from .frozen import Frozen
 
-__all__ = [
-    "MAX_ANSWERS",
-    "MAX_KEYS",
-    "LinkActive",
-    "LinkEnd",
-    "LinkEnded",
-    "LinkEvent",
-    "LinkState",
-    "LinkTimes",
-    "SmcrLink",
-]
-
 MAX_ANSWERS = 64
 """Answers that wait to be sent. Linux has one request of a kind under way at a time."""
 MAX_KEYS = 255

@@ -13,8 +13,6 @@ from .clcframe import EYE_CATCHER
 from .errors import LocalProtocolError
 from .frozen import Frozen
 
-__all__ = ["KIND", "SynOption", "find", "find_in_packet"]
-
 KIND = 254
 """For experiments (RFC 6994); the eye catcher's first half is the id of the experiment."""
 VERSION = 1

@@ -14,7 +14,8 @@ from .pool import Pool, connect_pool
 from .reflection import MethodInfo, ParameterInfo, Reflection, ServiceInfo
 from .retry import Backoff, Retry, RetryBudget, RetryPolicy
 from .server import Server, ServerStatistics, serve
-from .service import Kind, Method, Service, method
+from .service import Method, Service, method
+from .signature import Kind
 from .streaming import ClientStream
 
 __all__ = [

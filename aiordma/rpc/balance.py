@@ -18,8 +18,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from .errors import Code, RpcError
 from .retry import Backoff
 
-__all__ = ["Ejection", "Picking", "State", "Target", "TargetStatistics", "Targets"]
-
 Client = TypeVar("Client")
 
 

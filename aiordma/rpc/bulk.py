@@ -26,18 +26,6 @@ from msgspec import msgpack
 if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 
-__all__ = [
-    "BULK_BYTES",
-    "ArrayHint",
-    "Bulk",
-    "Form",
-    "array_hint",
-    "bytes_of",
-    "flat_array",
-    "is_array",
-    "make_array",
-]
-
 #: Bytes-like arguments from this length on are sent so, where there are others beside them.
 BULK_BYTES: Final = 16 << 10
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     Metadata = Mapping[str, str | bytes]
 
-__all__ = ["Client", "connect"]
-
 R = TypeVar("R")
 
 

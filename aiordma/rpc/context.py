@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..proto.calls import ServerCalls
     from ..wake.base import Waker
 
-__all__ = ["Context"]
-
 
 class CallConnection(Protocol):
     """What a context needs of the connection that the call came on."""

@@ -13,8 +13,6 @@ from .errors import Code, RpcError
 if TYPE_CHECKING:
     Payload = bytes | bytearray | memoryview | Bulk
 
-__all__ = ["UNCOUNTED_BYTES", "check_held", "check_objects"]
-
 #: Shorter messages are not looked at: each object has a byte or more, and settings allow more than so many.
 UNCOUNTED_BYTES = 1000
 

@@ -12,16 +12,6 @@ from typing import Any
 
 from ..proto.errors import AioRdmaError
 
-__all__ = [
-    "MAX_DETAILS_BYTES",
-    "MAX_MESSAGE_CHARS",
-    "Code",
-    "RpcCancelled",
-    "RpcError",
-    "RpcTimeout",
-    "RpcUnreachable",
-]
-
 #: Longest message, in characters, and longest details, in bytes, that an error carries. A message is cut
 #: there (a failing call must not become a large transfer); longer details are refused where they are made.
 MAX_MESSAGE_CHARS = 1024

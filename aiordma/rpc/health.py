@@ -24,8 +24,6 @@ from .service import Service
 if TYPE_CHECKING:
     from ..wake.base import Waiter
 
-__all__ = ["HEALTH_SERVICE", "MAX_WATCHERS", "Health", "Status"]
-
 HEALTH_SERVICE: Final = "rpc.health"
 #: Most watches at a time; one more is answered with ``RESOURCE_EXHAUSTED``.
 MAX_WATCHERS: Final = 4096

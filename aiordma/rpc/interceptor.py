@@ -28,20 +28,6 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from .service import Method
 
-__all__ = [
-    "ClientCall",
-    "ClientInterceptor",
-    "RefusedCall",
-    "ServerCall",
-    "ServerInterceptor",
-    "StreamProceed",
-    "UnaryProceed",
-    "as_async",
-    "chain_stream",
-    "chain_unary",
-    "whole",
-]
-
 Call = TypeVar("Call")
 
 UnaryProceed = Callable[[Call], Awaitable[Any]]

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .signature import Parameter
 
-__all__ = ["Allocator", "Incoming", "Into", "ItemsInto", "ReplyInto", "Room", "call_into"]
-
 _RAW = int(Encoding.RAW)
 _BULK = int(Encoding.BULK)
 

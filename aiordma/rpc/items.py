@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .errors import RpcError
     from .multiplexer import Buffer, Multiplexer
 
-__all__ = ["Inbox", "Sending", "check_window"]
-
 
 def check_window(window: int) -> None:
     """Before anything is opened for it.

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ..config import Config, Mode
     from ..wake.base import Waiter
 
-__all__ = ["Member", "Pool", "connect_pool"]
-
 _log = logging.getLogger("aiordma.rpc")
 
 

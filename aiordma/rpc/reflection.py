@@ -20,8 +20,6 @@ from .errors import Code, RpcError
 from .service import Method, Service
 from .signature import NO_DEFAULT
 
-__all__ = ["REFLECTION_SERVICE", "MethodInfo", "ParameterInfo", "Reflection", "ServiceInfo", "describe"]
-
 REFLECTION_SERVICE: Final = "rpc.reflection"
 
 KindName = Literal["UNARY", "SERVER_STREAM", "CLIENT_STREAM", "BIDI"]

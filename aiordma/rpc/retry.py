@@ -19,8 +19,6 @@ from ..wake import current
 from .errors import Code, RpcError, RpcTimeout
 from .interceptor import ClientCall, ClientInterceptor, UnaryProceed
 
-__all__ = ["RETRY_AFTER", "Attempts", "Backoff", "Retry", "RetryBudget", "RetryPolicy", "RetryStatistics"]
-
 #: Key of trailing metadata with which a server sets the time of the next attempt: milliseconds, or a negative
 #: number for "not at all".
 RETRY_AFTER: Final = "retry-after-ms"

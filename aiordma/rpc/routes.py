@@ -6,15 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .interceptor import ServerCall, ServerInterceptor, as_async, chain_stream, chain_unary
-from .service import Kind, Method
+from .service import Method
+from .signature import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from contextvars import Context as Variables
 
     from ..wake.base import Starter
-
-__all__ = ["Dispatch", "Route", "wrong_kind"]
 
 
 class Route:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ..pipes.contracts import Channel
     from .interceptor import ServerInterceptor
 
-__all__ = ["Server", "ServerStatistics", "serve"]
-
 #: Seconds that handlers which were cancelled have for cleaning up.
 CLEAN_UP_S = 1.0
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .codec import Payload
     from .into import Allocator
 
-__all__ = ["MAX_NAME_BYTES", "Kind", "Method", "Service", "method"]
-
 #: Longest name of a method in messages ("service.method"), in bytes.
 MAX_NAME_BYTES: Final = 200
 

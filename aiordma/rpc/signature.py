@@ -14,8 +14,6 @@ from typing import Any
 
 from .codec import describe_type, encodable_type
 
-__all__ = ["NO_DEFAULT", "Kind", "Parameter", "Signature", "read_signature"]
-
 
 class Kind(enum.IntEnum):
     """What flows in a call besides its arguments."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .into import Allocator
 
-__all__ = ["ClientStream"]
-
 
 @uninterrupted
 class ClientStream:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..negotiation.dialogue import NegotiationResult
     from ..negotiation.options import ConnectKeywords
 
-__all__ = ["connect", "stream_of"]
-
 
 @documented_by(ConnectOptions.of)
 @opening

@@ -13,8 +13,6 @@ from ..errors import IncompleteRead
 if TYPE_CHECKING:
     from ..wake.base import Waiter, Waker
 
-__all__ = ["buffer_of", "fill"]
-
 
 def buffer_of(size: int) -> tuple[bytes | bytearray, memoryview]:
     """A new object to be filled, and the view to fill it through."""

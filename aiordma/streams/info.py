@@ -9,8 +9,6 @@ from .stream import RingCredit
 if TYPE_CHECKING:
     from ..errors import FallbackReason
 
-__all__ = ["StreamInfo"]
-
 
 class StreamInfo:
     """A read-only view: ``transport.get_extra_info("aiordma.stream")``.

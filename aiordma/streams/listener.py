@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..negotiation.options import ListenKeywords
     from .stream import RdmaStream
 
-__all__ = ["RdmaListener", "listen"]
-
 
 class RdmaListener(ConnectionListener["RdmaStream"]):
     """A listener for streams. Made by :func:`listen`."""

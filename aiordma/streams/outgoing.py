@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from ..pipes.contracts import Pipe
     from ..wake.outbox import Outbox
 
-__all__ = ["Behind", "OutgoingBytes", "poll_outbox"]
-
 # A poll_send() that has placed less, and not everything, has polled in vain.
 _SEND_STEP = 256 * 1024
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ..errors import FallbackReason
     from ..pipes.contracts import Buffer, Pipe
 
-__all__ = ["RdmaStream", "RingCredit"]
-
 
 class RingCredit(NamedTuple):
     """The window of a stream's back-pressure, as it is now (names as in :class:`aiordma.CreditWindow`)."""

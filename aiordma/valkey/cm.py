@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..verbs.qp import RcQp
     from ..wake.base import Waker
 
-__all__ = ["CmClient"]
-
 _log = logging.getLogger("aiordma.valkey")
 
 _EVENTS_AT_ONCE = 16

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..links.contracts import EngineView
 
-__all__ = ["DEFAULT_BUFFER_BYTES", "ValkeyStream", "connect", "connect_pipe"]
-
 #: As large as valkey-server's and libvalkey's.
 DEFAULT_BUFFER_BYTES = 1 << 20
 _LEAST, _MOST = 1 << 12, 1 << 26

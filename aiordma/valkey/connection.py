@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..verbs.memory.arena import Arena, Block
     from ..wake.base import Handle, Waker
 
-__all__ = ["Connection", "connections"]
-
 _log = logging.getLogger("aiordma.valkey")
 
 #: A server that sends more than these receives at once waits until the loop has taken some: it repeats

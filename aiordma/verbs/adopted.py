@@ -26,8 +26,6 @@ from .own import _objects
 if TYPE_CHECKING:
     from .device import Backend
 
-__all__ = ["adopt", "bytes_of_region"]
-
 _MAPS = Path("/proc/self/maps")
 _LIBRARY = re.compile(r"/libibverbs[^/]*\.so[^/]*$")
 _GUARD_BYTES = 64

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["HUGE_BYTES", "use_huge_pages"]
-
 HUGE_BYTES = 1 << 21
 """Of x86-64, and of aarch64 with pages of 4 KiB."""
 #: Linux 5.14, and 6.1.

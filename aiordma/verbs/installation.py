@@ -10,15 +10,6 @@ from pathlib import Path
 from ..errors import Code, NegotiationError
 from . import own
 
-__all__ = [
-    "DISTRIBUTION_PYVERBS",
-    "built_for",
-    "explain_missing_libibverbs",
-    "explain_missing_modules",
-    "explain_missing_pyverbs",
-    "locate_pyverbs",
-]
-
 DISTRIBUTION_PYVERBS = Path("/usr/lib/python3/dist-packages/pyverbs")
 _INSTALL = (
     "unset AIORDMA_VERBS, and aiordma's own binding serves, which needs no pyverbs; or install the "

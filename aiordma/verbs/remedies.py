@@ -15,8 +15,6 @@ from ..errors import Code, NegotiationError
 from ..errors import remedy as used_up
 from . import hardware
 
-__all__ = ["warn_once", "with_remedy"]
-
 _log = logging.getLogger("aiordma.clc")
 
 _DOCTOR = "`python -m aiordma doctor` shows what is missing"

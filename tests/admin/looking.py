@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from aiordma.admin import asking, directory
-from aiordma.admin.messages import Show
+from aiordma.admin.requests import Show
 from aiordma.wake.beside import wait_for_threads
 from tests.processes import FULL_PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiordma.admin.asking import Loop
-    from aiordma.admin.messages import FromTool
+    from aiordma.admin.asked import Loop
+    from aiordma.admin.requests import FromTool
 
 EVERYTHING = Show(("connections", "links", "devices", "memory", "rpc", "fallbacks", "totals"))
 

@@ -23,7 +23,7 @@ import pytest
 
 import aiordma
 from aiordma import wake
-from aiordma.admin import answers, asking, conversation, directory, endpoint, page
+from aiordma.admin import answers, asked, asking, conversation, directory, endpoint, page
 from aiordma.admin.messages import (
     HEADER,
     Connection,
@@ -34,12 +34,12 @@ from aiordma.admin.messages import (
     Links,
     MemoryUse,
     Refused,
-    Show,
     Totals,
     length_of,
     packed,
     parse_answer,
 )
+from aiordma.admin.requests import Show
 from tests.forking import fork
 from tests.health import descriptors, endpoint_begun, until
 from tests.loops import LOOPS
@@ -383,16 +383,16 @@ def _descriptors(pid: int) -> set[str]:
 def test_a_slow_process_gets_more_time_than_its_first_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its page says that its loop comes by: a machine that is busy. Answered after the third look at it."""
     monkeypatch.setattr(conversation, "PATIENCE_S", 0.02)
-    looked, comes_by = [0], asking.Loop.comes_by
+    looked, comes_by = [0], asked.Loop.comes_by
     enough = threading.Event()
 
-    def counted(loop: asking.Loop) -> bool:
+    def counted(loop: asked.Loop) -> bool:
         looked[0] += 1
         if looked[0] == 3:
             enough.set()
         return comes_by(loop)
 
-    monkeypatch.setattr(asking.Loop, "comes_by", counted)
+    monkeypatch.setattr(asked.Loop, "comes_by", counted)
     stem = f"{os.getpid()}-slow"
     with contextlib.closing(next(directory.makeable())) as home, socket.socket(socket.AF_UNIX) as listening:
         writer = page.PageWriter(home, stem, "asyncio")

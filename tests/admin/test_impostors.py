@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiordma.admin import asking, conversation, directory, page
-from aiordma.admin.messages import Capture, Done, Show, Task, Tasks, packed
+from aiordma.admin.messages import Done, Task, Tasks, packed
+from aiordma.admin.requests import Capture, Show
 from tests.processes import FULL_PATIENCE
 
 from .looking import EVERYTHING
@@ -24,7 +25,7 @@ from .looking import EVERYTHING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aiordma.admin.asking import Loop
+    from aiordma.admin.asked import Loop
 
 NOBODY = 65534
 AIORDMA = [sys.executable, "-m", "aiordma"]

@@ -11,12 +11,12 @@ import pytest
 
 from aiordma import memory
 from aiordma.channels import channel
-from aiordma.channels.channel import Kind
 from aiordma.errors import RemoteProtocolError
 from aiordma.memory import Fault, Rights
 from aiordma.memory.connect import _Listener
 from aiordma.negotiation.accept import open_listener
 from aiordma.negotiation.options import ListenOptions
+from aiordma.proto.clc import Kind
 from aiordma.proto.memory import HEADER, Descriptor, Op, head, open_answer, span
 from tests.health import settle, until
 from tests.pipes.channel_ends import End

@@ -9,7 +9,7 @@ from aiordma.rpc import health as health_module
 from aiordma.rpc.codec import encode_arguments
 from aiordma.rpc.errors import Code, RpcError
 from aiordma.rpc.health import Health, Status
-from aiordma.rpc.service import Kind
+from aiordma.rpc.signature import Kind
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,8 @@ import pytest
 from aiordma.rpc.codec import decode_result, encode_arguments, encode_value
 from aiordma.rpc.errors import Code, RpcError
 from aiordma.rpc.reflection import KindName, MethodInfo, ParameterInfo, Reflection, ServiceInfo
-from aiordma.rpc.service import Kind, Service
+from aiordma.rpc.service import Service
+from aiordma.rpc.signature import Kind
 
 
 @dataclass

@@ -17,7 +17,8 @@ from typing_extensions import Buffer
 
 from aiordma.rpc.codec import Encoding, encode_arguments
 from aiordma.rpc.errors import Code, RpcError
-from aiordma.rpc.service import Kind, Method, Service, method
+from aiordma.rpc.service import Method, Service, method
+from aiordma.rpc.signature import Kind
 
 
 @dataclass

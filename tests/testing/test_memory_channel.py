@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiordma.channels.channel import MAX_HEAD_BYTES
 from aiordma.pipes.contracts import Message
+from aiordma.proto.message import MAX_HEAD_BYTES
 from aiordma.testing import MemoryChannel, memory_channels
 
 

@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 import aiordma.valkey
-from aiordma.admin.messages import Close, Connections, Show
+from aiordma.admin.messages import Connections
+from aiordma.admin.requests import Close, Show
 from aiordma.config import Config
 from aiordma.links.engine import current
 from tests.admin.looking import ask_one, rows

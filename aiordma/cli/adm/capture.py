@@ -13,9 +13,7 @@ from ..private_file import private_file
 from .target import Target
 
 if TYPE_CHECKING:
-    from ...admin.asking import Loop
-
-__all__ = ["capture", "packets_of", "trace"]
+    from ...admin.asked import Loop
 
 _KEPT_KIB = 1024
 
@@ -73,7 +71,7 @@ def capture(
       aiordma adm capture start; sleep 3600; aiordma adm capture stop -o it.pcapng
       tshark -r it.pcapng
     """
-    from ...admin.messages import Capture
+    from ...admin.requests import Capture
 
     if output is None and action != "start":
         raise click.UsageError("-o FILE says where the messages go")
@@ -120,7 +118,7 @@ def trace(target: Target, action: str, sample: int, slow_ms: float) -> None:
       aiordma adm trace start --sample 64 --slow-ms 2
       aiordma adm trace stop
     """
-    from ...admin.messages import Change
+    from ...admin.requests import Change
 
     slow_us = int(slow_ms * 1000)
     changes: dict[str, int | str | None] = {

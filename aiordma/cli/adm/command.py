@@ -15,10 +15,8 @@ from .faults import faults
 from .target import SILENT, Target, clean, name_of, settings_of
 
 if TYPE_CHECKING:
-    from ...admin.asking import Loop
+    from ...admin.asked import Loop
     from ...admin.messages import Setting
-
-__all__ = ["adm"]
 
 #: A connection that returns to RDMA negotiates with its peer.
 _LONG_S = 20.0
@@ -67,7 +65,7 @@ def list_(target: Target) -> None:
       aiordma adm list
       aiordma adm --json list                       for scripts
     """
-    from ...admin.messages import Show
+    from ...admin.requests import Show
     from ..tables import Column, seconds_text, table
 
     found = target.ask(Show(("totals",)), target.all_loops())
@@ -106,7 +104,7 @@ def get(target: Target, names: tuple[str, ...]) -> None:
       aiordma adm get                               what differs, of every process
       aiordma adm --pid 4711 get busy_poll_us ring_bytes
     """
-    from ...admin.messages import ShowSettings
+    from ...admin.requests import ShowSettings
 
     answered = target.ask(ShowSettings(), target.loops(changes=False))
     for loop in answered:
@@ -174,7 +172,7 @@ def set_(target: Target, changes: tuple[str, ...], undo: bool) -> None:
       aiordma adm --pid 4711 set busy_poll_us=unset adaptive again
       aiordma adm --pid 4711 set --undo
     """
-    from ...admin.messages import Change, ShowSettings, Undo
+    from ...admin.requests import Change, ShowSettings, Undo
 
     if bool(changes) == undo:
         raise click.UsageError("give either NAME=VALUE or --undo")
@@ -196,7 +194,8 @@ def set_(target: Target, changes: tuple[str, ...], undo: bool) -> None:
 
 def _owners(target: Target, numbers: tuple[int, ...]) -> dict[Loop, tuple[int, ...]]:
     """The loops that have these connections."""
-    from ...admin.messages import Connections, Show
+    from ...admin.messages import Connections
+    from ...admin.requests import Show
 
     asked = target.ask(Show(("connections",)), target.loops(changes=True))
     owners: dict[Loop, tuple[int, ...]] = {}
@@ -229,7 +228,7 @@ def switch(target: Target, path: Literal["tcp", "rdma"], numbers: tuple[int, ...
       aiordma adm switch tcp 17 18 --reason 'new cable'
       aiordma adm --pid 4711 switch rdma            all of a process back
     """
-    from ...admin.messages import Switch
+    from ...admin.requests import Switch
 
     patience = _LONG_S if path == "rdma" else 1.0
     answered: list[Loop] = []
@@ -253,7 +252,7 @@ def close(target: Target, numbers: tuple[int, ...]) -> None:
     Example:
       aiordma adm close 17
     """
-    from ...admin.messages import Close
+    from ...admin.requests import Close
 
     answered: list[Loop] = []
     for loop, its in _owners(target, numbers).items():
@@ -270,7 +269,7 @@ def trim(target: Target) -> None:
     Example:
       aiordma adm --pid 4711 trim
     """
-    from ...admin.messages import Trim
+    from ...admin.requests import Trim
 
     target.end(target.ask(Trim(), target.loops(changes=True)), "{} bytes were released")
 

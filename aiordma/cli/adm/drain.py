@@ -10,16 +10,15 @@ import click
 from .target import Target, name_of
 
 if TYPE_CHECKING:
-    from ...admin.asking import Loop
-
-__all__ = ["drain"]
+    from ...admin.asked import Loop
 
 _LOOK_S = 0.1
 
 
 def _left(target: Target, loops: list[Loop]) -> dict[str, int]:
     """Links on drained devices, by process."""
-    from ...admin.messages import Devices, Show
+    from ...admin.messages import Devices
+    from ...admin.requests import Show
 
     for loop in loops:
         loop.parts.clear()
@@ -55,7 +54,7 @@ def drain(target: Target, devices: tuple[str, ...], revoke: bool, wait: float | 
       aiordma adm --all drain mlx5_0
       aiordma adm drain --revoke; aiordma adm switch rdma
     """
-    from ...admin.messages import Drain
+    from ...admin.requests import Drain
 
     loops = target.loops(changes=True)
     answered = target.ask(Drain(devices or None, revoke, reason), loops)

@@ -9,8 +9,6 @@ import click
 
 from .target import SILENT, Target, clean, name_of
 
-__all__ = ["faults"]
-
 
 @click.command()
 @click.argument("action", type=click.Choice(["list", "add", "remove"]))
@@ -28,7 +26,8 @@ def faults(target: Target, action: str, rules: tuple[str, ...]) -> None:
       aiordma adm --pid 4711 faults remove 1        rule 1
       aiordma adm --pid 4711 faults remove          all
     """
-    from ...admin.messages import FaultRules, Faults
+    from ...admin.messages import FaultRules
+    from ...admin.requests import Faults
 
     if action == "add":
         if not rules:

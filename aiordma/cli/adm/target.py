@@ -11,10 +11,9 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...admin.asking import Loop
-    from ...admin.messages import FromTool, Setting
-
-__all__ = ["SILENT", "Target", "clean", "name_of", "settings_of"]
+    from ...admin.asked import Loop
+    from ...admin.messages import Setting
+    from ...admin.requests import FromTool
 
 #: Exit status.
 _NOBODY, SILENT, _REFUSED = 1, 3, 4

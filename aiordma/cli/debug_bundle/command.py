@@ -22,10 +22,8 @@ from ..private_file import private_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...admin.asking import Loop
+    from ...admin.asked import Loop
     from ...admin.page import Page
-
-__all__ = ["debug_bundle"]
 
 _NOBODY = 1
 #: Thousands of tasks take a moment.
@@ -100,8 +98,8 @@ def _collected(pid: int | None, doctor: bool) -> Iterator[tuple[str, bytes]]:
     import msgspec
 
     from ...admin.asking import ask, loops
-    from ...admin.messages import Inspect
     from ...admin.report import collect
+    from ...admin.requests import Inspect
     from ...proto.packets import pcapng
     from ..adm.capture import packets_of
     from ..stat.command import VIEWS

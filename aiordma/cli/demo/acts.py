@@ -14,8 +14,6 @@ from .processes import output_of, start
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["link_cut", "plain_programs", "round_trips"]
-
 _HERE = Path(__file__).parent
 _PLAIN: tuple[str, ...] = ()
 _RUN = ("-m", "aiordma", "run")

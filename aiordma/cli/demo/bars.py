@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-__all__ = ["bars", "table"]
-
 _WIDTH = 40
 _PARTS = " ▏▎▍▌▋▊▉█"
 #: Where standard output's encoding has none of these, as ISO 8859-1.

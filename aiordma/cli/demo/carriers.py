@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from ...streams.stream import RdmaStream
 
-__all__: list[str] = []
-
 SIZE = 64
 #: Round trips before, at most; on a busy machine time ends them earlier.
 WARM_UP = 300

@@ -12,8 +12,6 @@ from ...errors import NegotiationError
 from ...verbs import choice, hardware
 from .acts import link_cut, plain_programs, round_trips
 
-__all__ = ["demo"]
-
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(

@@ -11,8 +11,6 @@ import os
 import sys
 from time import perf_counter
 
-__all__: list[str] = []
-
 _ASK = b"GET /item HTTP/1.1\r\nHost: demo\r\n\r\n"
 _CHUNK = 1 << 20
 _CHUNKS = 64

@@ -21,8 +21,6 @@ from ... import faults
 from ...streams.connector import connect
 from ...streams.listener import listen
 
-__all__: list[str] = []
-
 _CHUNK = 256 << 10
 #: How much is sent before the cut, and at the end by RDMA again.
 _PART = 32 << 20

@@ -12,8 +12,6 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["output_of", "start"]
-
 #: One program of the demo takes a few seconds; on a machine that is very busy, some more.
 _LIMIT_S = 120.0
 _END_S = 5.0

@@ -10,8 +10,6 @@ import contextlib
 import os
 import sys
 
-__all__: list[str] = []
-
 _BODY = b"x" * 64
 _REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
 _READ = 1 << 20

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from ...streams.stream import RdmaStream
 
-__all__ = ["Finding", "examine", "verdict"]
-
 _LOCAL = "127.0.0.1"
 _ROUND_TRIPS = 200
 _PATIENCE_S = 20

@@ -14,8 +14,6 @@ from ..arguments import parse_peer
 if TYPE_CHECKING:
     from .findings import Finding
 
-__all__ = ["doctor"]
-
 _MARKS = {
     "ok": ("ok", "green"),
     "note": ("note", "yellow"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["SCHEMA", "Finding", "failed", "note", "ok", "schema"]
-
 State = Literal["ok", "note", "failed", "skipped"]
 
 #: Version of the object that `aiordma doctor --json` prints: fields may be added.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ...negotiation.sockops import SynOptions
     from .findings import Finding
 
-__all__ = ["kernel_smc"]
-
 _MAPPED = bytes(10) + b"\xff\xff"
 
 

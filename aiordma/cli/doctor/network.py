@@ -18,8 +18,6 @@ from .findings import note, ok
 if TYPE_CHECKING:
     from .findings import Finding
 
-__all__ = ["gids", "lossless", "mtus", "namespaces", "udp_port"]
-
 #: Of RoCEv2.
 _PORT = 4791
 #: An RDMA MTU with RoCEv2's headers (IP, UDP, BTH, RETH, ICRC, at most) needs so much of the interface's.

@@ -12,8 +12,6 @@ from .findings import Finding, note, ok
 if TYPE_CHECKING:
     from ...borrowed.table import Interface
 
-__all__ = ["interfaces"]
-
 
 def interfaces() -> Finding:
     """Those of what is installed here."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ...measure.perf import Perf, Point
 
-__all__ = ["perf"]
-
 _FAILED = 1
 #: As shells have it for Ctrl-C.
 _INTERRUPTED = 130

@@ -11,8 +11,6 @@ from rocefabric import drawing
 if TYPE_CHECKING:
     from ...measure.perf import Perf, Point
 
-__all__ = ["FORMATS", "plot"]
-
 FORMATS = (".svg", ".html")
 
 _PAGE = """<!doctype html>

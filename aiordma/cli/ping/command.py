@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ...measure.mesh import Mesh
     from ...measure.ping import Kind, Run
 
-__all__ = ["ping"]
-
 _LOST = 1
 #: Round trips with such a pause between them have a line each.
 _READABLE_S = 0.2

@@ -14,8 +14,6 @@ from ...measure.mesh import matrix, problems
 if TYPE_CHECKING:
     from ...measure.mesh import Mesh, Pair
 
-__all__ = ["heat_map"]
-
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>aiordma mesh</title><style>
 body {{ font: 14px system-ui, sans-serif; margin: 2em; color: #222; background: #fff }}

@@ -10,8 +10,6 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Live"]
-
 
 class Live:
     """Of one kind.

@@ -9,8 +9,6 @@ import click
 
 from ...verbs import softlib
 
-__all__ = ["preload"]
-
 #: What shells report for a program that they cannot find.
 _NOT_FOUND = 127
 

@@ -6,8 +6,6 @@ import click
 
 from ...launch.starting import RunRequest, planned
 
-__all__ = ["run"]
-
 #: What shells report for a program that they cannot find.
 _NOT_FOUND = 127
 _FLAGS = {

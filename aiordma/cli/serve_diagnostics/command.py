@@ -10,8 +10,6 @@ import click
 
 from ..arguments import DIAGNOSTICS_PORT
 
-__all__ = ["serve_diagnostics"]
-
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")

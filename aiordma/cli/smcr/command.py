@@ -15,8 +15,6 @@ from . import setup
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["smcr"]
-
 
 @click.group()
 def smcr() -> None:

@@ -22,8 +22,6 @@ from ...negotiation.sockops import SynProgram, open_pinned
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MAP", "bounds", "disable", "enable", "find_cgroup", "obstacles", "problem", "unit"]
-
 MAP = Path(PINNED_AT)
 """The map's name."""
 _DETACH = 2

@@ -18,8 +18,6 @@ from ...admin.messages import Engine, Totals
 if TYPE_CHECKING:
     from ...admin.report import Report
 
-__all__ = ["Baseline"]
-
 #: Counters of an engine that are no maximum.
 _COUNTERS = tuple(name for name in Engine.__struct_fields__ if name not in ("device", "slowest_poll_ns"))
 

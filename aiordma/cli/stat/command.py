@@ -14,12 +14,11 @@ from .order import BY, SORTS, Arrangement
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...admin.messages import Connection, View
+    from ...admin.messages import Connection
     from ...admin.page import Page
     from ...admin.report import Process, Report
+    from ...admin.requests import View
     from .views import Rates
-
-__all__ = ["VIEWS", "stat"]
 
 VIEWS: tuple[View, ...] = (
     "connections",

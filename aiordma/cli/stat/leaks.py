@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ...admin.messages import Leak
     from ...admin.report import Process, Report
 
-__all__ = ["leak_lines"]
-
 Row = tuple["Process", "Leak"]
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ...admin.messages import Connection
     from ...admin.report import Process, Report
 
-__all__ = ["BY", "SORTS", "Arrangement", "Sum", "sums"]
-
 _Key = Callable[["Process", "Connection"], Any]
 
 #: What rows can be ordered by: the largest first.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ...admin.report import Process, Report
 
-__all__ = ["Rates", "lines"]
-
 
 class Row(NamedTuple):
     """A row of one process."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from .rates import Top
 
-__all__ = ["top"]
-
 _NO_PROCESS = 1
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .processes import Level
     from .rates import BusyConnection, Top
 
-__all__ = ["of_connections"]
-
 #: Bytes that wait for a program which does not read: less is on its way.
 _WAITING_BYTES = 64 * 1024
 #: A send that waits for less than that is on its way, too.

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ...admin.messages import View
+from ...admin.requests import View
 from .rates import VIEWS, Top, compare
 from .verdict import Happened, Sentence, sentences
 
 if TYPE_CHECKING:
     from ...admin.report import Report
     from .rates import BusyProcess
-
-__all__ = ["KEPT_S", "PAGE_SCHEMA", "PAGE_VIEWS", "History", "Page", "PageEvent", "PagePoint"]
 
 PAGE_SCHEMA = "aiordma-top-page/1"
 #: Of `aiordma stat`, that are asked for.

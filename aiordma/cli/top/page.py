@@ -6,8 +6,6 @@ markup.
 
 from __future__ import annotations
 
-__all__ = ["MARKUP", "SCRIPT", "STYLE"]
-
 MARKUP = """<!doctype html>
 <html lang="en">
 <head>

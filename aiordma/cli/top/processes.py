@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from .rates import BusyProcess
 
-__all__ = ["Level", "of_process", "of_processors"]
-
 Level = Literal["bad", "slow", "fine"]
 
 #: A loop is blocked now and then if its timer came so late, in milliseconds, and so often in a minute.

@@ -9,20 +9,9 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...admin.messages import Totals, View
+    from ...admin.messages import Totals
     from ...admin.report import Process, Report
-
-__all__ = [
-    "SCHEMA",
-    "VIEWS",
-    "BusyConnection",
-    "BusyLink",
-    "BusyProcess",
-    "CalledMethod",
-    "NewFallback",
-    "Top",
-    "compare",
-]
+    from ...admin.requests import View
 
 SCHEMA = "aiordma-top/1"
 #: Of `aiordma stat`, that are asked for.

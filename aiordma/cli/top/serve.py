@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ...admin.report import Report
 
-__all__ = ["serve"]
-
 
 class _Looks:
     """Takes a look in a thread at each interval, and keeps the last page as bytes.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ...admin.report import Killed
     from .rates import BusyLink, CalledMethod, NewFallback, Top
 
-__all__ = ["Happened", "Sentence", "sentences"]
-
 #: Calls are slow from here on, in microseconds.
 _SLOW_US = 10_000.0
 #: Less is no number with one digit behind the point.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from .rates import Top
 
-__all__ = ["render"]
-
 Column = tuple[str, "Callable[[Any], object]"]
 #: Lines that a table has besides its rows: its title, the titles of its columns, and an empty one.
 _FRAME = 3

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Answer", "RefusedError", "Site", "host_is_safe", "parse"]
-
 #: Bytes of a request, seconds for it and for the answer, and connections at a time.
 _MOST_BYTES, _PATIENCE_S, _AT_A_TIME = 8192, 10.0, 32
 _REQUEST = re.compile(rb"(GET|HEAD) (/[\x21-\x7e]*) HTTP/1\.[01]")

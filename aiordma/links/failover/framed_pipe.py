@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ..contracts import RejoinView
     from .tcp_carrier import TcpCarrier
 
-__all__ = ["FramedPipe"]
-
 #: Bytes read ahead of the user, about, and at a time.
 _AHEAD_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from ..contracts import EarlyOpenView, EngineView, GroupView
     from ..link import Link
 
-__all__ = ["Leaver", "may_fail_over", "switch_engine", "switch_group", "switch_pipe"]
-
 logger = logging.getLogger("aiordma.link")
 
 #: Completion errors for which the path to the peer, its device or ours is to blame. The others mean that one

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ..contracts import EngineView, GroupView
     from .framed_pipe import FramedPipe
 
-__all__ = ["Rejoin"]
-
 logger = logging.getLogger("aiordma.link")
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ...pipes.tls import Carrier
     from ...wake.base import Waker
 
-__all__ = ["PEER_DIED", "TcpCarrier", "lost_because"]
-
 PEER_DIED = "the peer's process has ended or closed the TCP connection"
 
 _RESET = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds, so that close() sends RST

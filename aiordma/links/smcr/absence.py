@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ...datapath._smcr import SmcrQueuePair
     from ..contracts import EngineView
 
-__all__ = ["Absence"]
-
 logger = logging.getLogger("aiordma.link")
 
 #: The thread answers when the loop has not polled for once to twice this time. Linux waits two seconds.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..group import GroupOwner
     from .member import KernelMember
 
-__all__ = ["KernelContact"]
-
 
 #: First contacts of one client's address at a time. Linux has one.
 _SET_UPS = 4

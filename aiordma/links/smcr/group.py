@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..pregranted import RingGranter
     from .absence import Absence
 
-__all__ = ["GroupKeeper", "KernelGroup"]
-
 #: Ring of a connection at most. It does not grow, so a stream has one that others would have to earn.
 _LARGEST_RING = 512 << 10
 #: Connections that were offered and never made, each of which costs a ring, before nothing joins any more.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ...proto.smcr_link import LinkEvent, SmcrLink
     from .absence import Absence
 
-__all__ = ["RIGHTS", "KernelLink", "KernelParts"]
-
 #: Receives are as large as the longest message of version 2.
 _RECEIVES, _RECEIVE_BYTES, _SENDS = 64, 8192, 256
 #: Messages under way: Linux has 48 receives.

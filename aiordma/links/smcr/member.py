@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ...proto.clc import Accept, Confirm
     from .rings import RingPlaces
 
-__all__ = ["KernelMember"]
-
 #: Larger rings are refused: each needs as much memory here.
 _LARGEST_RING = 16 << 20
 

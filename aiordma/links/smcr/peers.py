@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ..group import GroupOwner
     from .group import KernelGroup
 
-__all__ = ["KernelPeers", "check_device", "enterprise_ids", "why_no_kernels"]
-
 _MAPPED = bytes(10) + b"\xff\xff"
 #: To an interface's name: its address, and its hardware's.
 _SIOCGIFADDR, _SIOCGIFHWADDR = 0x8915, 0x8927

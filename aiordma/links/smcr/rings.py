@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ...verbs.memory.arena import Arena, Block
 
-__all__ = ["RingPlace", "RingPlaces"]
-
 
 class RingPlace:
     """One ring."""

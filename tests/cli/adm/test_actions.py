@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aiordma.admin.messages import Capture, Devices, Drain, Faults, Inspect, Packets, Warnings
+from aiordma.admin.messages import Devices, Packets, Warnings
+from aiordma.admin.requests import Capture, Drain, Faults, Inspect
 from tests.admin.looking import ask_one, rows
 from tests.health import until
 from tests.loops import LOOPS

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aiordma.admin import asking, page
-from aiordma.admin.messages import Change, Close, Connections, Fallbacks, ShowSettings, Switch, packed
+from aiordma.admin.messages import Connections, Fallbacks, packed
+from aiordma.admin.requests import Change, Close, ShowSettings, Switch
 from aiordma.cli.adm.command import adm
 from aiordma.cli.stat.command import stat
 from tests.admin.looking import ask_one, connected_to, loops_of, rows

@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aiordma.admin import asking
-from aiordma.admin.messages import Inspect, Task, Tasks
+from aiordma.admin.messages import Task, Tasks
 from aiordma.admin.report import schema
+from aiordma.admin.requests import Inspect
 from aiordma.cli.debug_bundle import command
 from aiordma.cli.debug_bundle.command import debug_bundle
 from tests.admin.looking import ask_one, rows

@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 
 import aiordma
 from aiordma.admin import asking
-from aiordma.admin.messages import Connections, Show
+from aiordma.admin.messages import Connections
+from aiordma.admin.requests import Show
 from aiordma.cli.perf.command import perf
 from aiordma.cli.ping.command import ping
 from aiordma.measure import diagnostics

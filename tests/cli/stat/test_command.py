@@ -16,7 +16,9 @@ from click.testing import CliRunner, Result
 import aiordma
 from aiordma import wake
 from aiordma.admin import asking, report
-from aiordma.admin.messages import Connection, Show
+from aiordma.admin.asked import Loop
+from aiordma.admin.messages import Connection
+from aiordma.admin.requests import Show
 from aiordma.cli import tables
 from aiordma.cli.ping.command import ping
 from aiordma.cli.stat.command import stat
@@ -191,7 +193,7 @@ def test_programs_that_have_a_device_open_are_shown(busy: Process) -> None:
 def test_an_older_build_is_asked_for_what_it_knows(busy: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def ask(request: Show, whom: list[asking.Loop]) -> list[asking.Loop]:
+    def ask(request: Show, whom: list[Loop]) -> list[Loop]:
         asked.append(request.views)
         answered = asking.ask(request, whom)
         if set(request.views) & {"listeners", "events"}:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aiordma.admin.asking import ask, loops
-from aiordma.admin.messages import Change, Show
+from aiordma.admin.requests import Change, Show
 from aiordma.cli.debug_bundle.command import proc_files
 
 NUMBER = 20_000
