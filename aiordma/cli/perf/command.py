@@ -25,10 +25,9 @@ _FAILED = 1
 #: As shells have it for Ctrl-C.
 _INTERRUPTED = 130
 _MOST_BYTES = 16 << 20
-#: As in measure.turns and .pictures, which take longer to load than `--help` may.
+#: As in measure.turns, which takes longer to load than `--help` may.
 _MODES = ("stream", "both-ways", "round-trip", "datagram", "call", "read", "write", "connect")
 _AGAINST = ("fallback", "tcp", "uvloop", "unix")
-_FORMATS = (".svg", ".html")
 
 
 def _parse_sizes(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -59,8 +58,8 @@ def _parse_list(allowed: tuple[str, ...], all_name: str) -> Callable[..., tuple[
 
 
 def _parse_plot(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None and value.suffix not in _FORMATS:
-        raise click.BadParameter(f"{value.name!r} does not end in {', '.join(_FORMATS)}")
+    if value is not None and value.suffix != ".svg":
+        raise click.BadParameter(f"{value.name!r} does not end in .svg")
     return value
 
 
@@ -128,8 +127,8 @@ _OPTIONS: list[Callable[..., Any]] = [
         "--plot",
         type=click.Path(dir_okay=False, writable=True, path_type=Path),
         callback=_parse_plot,
-        metavar="FILE",
-        help="Draw throughput and times: FILE.svg or .html.",
+        metavar="FILE.svg",
+        help="Draw throughput and times.",
     ),
     click.option("--json", "as_json", is_flag=True, help="One JSON object (schema aiordma-perf/2)."),
     click.option("--schema", is_flag=True, help="Print the JSON schema of --json."),
@@ -183,7 +182,7 @@ def perf(peer: tuple[str, int] | None, **given: Any) -> None:
     if given["plot"] is not None:
         from .pictures import plot
 
-        write_whole(given["plot"], plot(found, given["plot"].suffix))
+        write_whole(given["plot"], plot(found))
     sys.exit(_INTERRUPTED if found.interrupted else 0)
 
 
