@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import anyio
 
@@ -21,7 +21,7 @@ from ..negotiation.options import check_mode
 from ..wake import current
 from ..wake.interrupts import uninterrupted
 from .balance import Ejection, Picking, Target, Targets, TargetStatistics
-from .client import connect
+from .client import Client, connect
 from .errors import Code, RpcError, RpcTimeout
 from .health import HEALTH_SERVICE, Status
 from .interceptor import ClientCall, ClientInterceptor, chain_stream, chain_unary
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from ..addresses import Address
     from ..config import Config, Mode
     from ..wake.base import Waiter
 
@@ -41,45 +40,6 @@ _log = logging.getLogger("aiordma.rpc")
 
 
 R = TypeVar("R")
-
-
-class Member(Protocol):
-    """What a pool needs of a client with one connection."""
-
-    async def call(
-        self,
-        method: str,
-        /,
-        *args: Any,
-        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
-        metadata: Mapping[str, str | bytes] | None = None,
-        returns: Any = None,
-        idempotent: bool | None = None,
-        into: Any = None,
-        **kwargs: Any,
-    ) -> Any: ...
-
-    def stream(
-        self,
-        method: str,
-        /,
-        *args: Any,
-        timeout: float | None = None,
-        metadata: Mapping[str, str | bytes] | None = None,
-        returns: Any = None,
-        **kwargs: Any,
-    ) -> Any: ...
-
-    async def wait_closed(self) -> BaseException | None:
-        """Until no more calls can be made; why, None when the server is shutting down in order."""
-
-    async def aclose(self, timeout: float | None = 0.0) -> None:  # noqa: ASYNC109
-        """Close it; calls in flight have ``timeout`` seconds to end."""
-
-
-def _addresses_of(client: Member) -> tuple[Address | None, Address | None]:
-    """What interceptors are told of where a call goes."""
-    return getattr(client, "addresses", (None, None))
 
 
 @uninterrupted
@@ -98,7 +58,7 @@ class Pool:
     def __init__(  # noqa: PLR0913  # the keywords of connect_pool()
         self,
         addresses: Sequence[Any],
-        connect: Callable[[Any], AbstractAsyncContextManager[Member]],
+        connect: Callable[[Any], AbstractAsyncContextManager[Client]],
         *,
         picking: Picking = Picking.PICK_FIRST,
         reconnect: Backoff | None = None,
@@ -108,7 +68,7 @@ class Pool:
         connect_timeout_s: float = 10.0,
         drain_timeout_s: float | None = 60.0,
     ) -> None:
-        self._targets: Targets[Member] = Targets(addresses, picking, reconnect=reconnect, ejection=ejection)
+        self._targets: Targets[Client] = Targets(addresses, picking, reconnect=reconnect, ejection=ejection)
         self._connect = connect
         self._health = health
         self._connect_timeout_s = connect_timeout_s
@@ -241,7 +201,7 @@ class Pool:
         client = target.client
         assert client is not None
         if seen is not None:
-            seen.server, seen.peer = _addresses_of(client)
+            seen.server, seen.peer = client.addresses
         targets.begin(target)
         try:
             result = await client.call(
@@ -260,7 +220,7 @@ class Pool:
         targets.end(target, None, 0.0)
         return result
 
-    def pick(self) -> Member:
+    def pick(self) -> Client:
         """A connection to the server whose turn it is, for calls that must go to the same one.
 
         :raises RpcError: ``UNAVAILABLE``, no server is connected and serving.
@@ -294,7 +254,7 @@ class Pool:
     def _stream(self, call: ClientCall) -> Any:
         """What the interceptors of streams end with."""
         client = self.pick()
-        call.server, call.peer = _addresses_of(client)
+        call.server, call.peer = client.addresses
         return client.stream(
             call.method,
             *call.args,
@@ -308,7 +268,7 @@ class Pool:
         """The servers as this client sees them."""
         return self._targets.statistics(self._waker.now())
 
-    async def _pick(self, deadline: float | None) -> Target[Member]:
+    async def _pick(self, deadline: float | None) -> Target[Client]:
         """A server for a call, waiting while one may come up."""
         while True:
             if not self._open:
@@ -365,7 +325,7 @@ class Pool:
                 tasks.start_soon(self._keep, target)
             await self._changed.wait_until(targets.next_change(now))
 
-    async def _keep(self, target: Target[Member]) -> None:
+    async def _keep(self, target: Target[Client]) -> None:
         """One connection, from the attempt to its end."""
         error: BaseException | None
         error = TimeoutError(f"not connected within {self._connect_timeout_s:g} s")
@@ -384,13 +344,13 @@ class Pool:
         if not told:
             self._lost(target, error)
 
-    def _lost(self, target: Target[Member], error: BaseException | None) -> None:
+    def _lost(self, target: Target[Client], error: BaseException | None) -> None:
         _log.info("rpc server %s: %s", _shown(target.address), error or "it is shutting down")
         self._targets.lost(target, error, self._waker.now())
         self._wake_all()
 
     async def _use(
-        self, target: Target[Member], client: Member, patience: anyio.CancelScope
+        self, target: Target[Client], client: Client, patience: anyio.CancelScope
     ) -> BaseException | None:
         if self._health is None:
             patience.deadline = math.inf
@@ -411,7 +371,7 @@ class Pool:
             tasks.cancel_scope.cancel()
         return error
 
-    async def _watch(self, target: Target[Member], client: Member, told: anyio.Event) -> None:
+    async def _watch(self, target: Target[Client], client: Client, told: anyio.Event) -> None:
         """Follow the server's health until the connection ends."""
         try:
             async with client.stream(f"{HEALTH_SERVICE}.watch", self._health, returns=Status) as statuses:
@@ -478,7 +438,7 @@ def connect_pool(  # noqa: PLR0913  # keywords of the user
     check_mode("auto" if mode is None else mode)
     check_window(window)
 
-    def open_one(server: tuple[str, int]) -> AbstractAsyncContextManager[Member]:
+    def open_one(server: tuple[str, int]) -> AbstractAsyncContextManager[Client]:
         return connect(
             *server,
             config=config,

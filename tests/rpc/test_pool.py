@@ -44,6 +44,10 @@ class Server:
 
 
 class Connection:
+    """In the place of a client."""
+
+    addresses = None, None
+
     def __init__(self, server: Server) -> None:
         self.server = server
         self.ended = anyio.Event()
@@ -97,7 +101,7 @@ class World:
         return self.servers[name]
 
     @contextlib.asynccontextmanager
-    async def connect(self, address: str) -> AsyncIterator[Connection]:
+    async def connect(self, address: str) -> AsyncIterator[Any]:
         server = self.servers[address]
         server.connects += 1
         await anyio.lowlevel.checkpoint()
@@ -232,7 +236,7 @@ async def test_closing_ends_those_who_wait() -> None:
 
 async def test_a_connection_that_takes_too_long() -> None:
     @contextlib.asynccontextmanager
-    async def connect(address: str) -> AsyncIterator[Connection]:
+    async def connect(address: str) -> AsyncIterator[Any]:
         await anyio.sleep_forever()
         yield Connection(Server(address))
 
