@@ -84,6 +84,12 @@ async def _timed(turn: Turn, loop: Callable[[array[float], float], Awaitable[Non
 # ---- one way
 
 
+async def _warm(turn: Turn, once: Callable[[float], Awaitable[Outcome]]) -> Outcome:
+    if turn.warm_up_s:
+        await once(turn.warm_up_s)
+    return await once(turn.seconds)
+
+
 @contextlib.asynccontextmanager
 async def _one_way(turn: Turn) -> AsyncIterator[Callable[[], Awaitable[Outcome]]]:
     """The clock stops when the server has told that it has everything."""
@@ -104,12 +110,7 @@ async def _one_way(turn: Turn) -> AsyncIterator[Callable[[], Awaitable[Outcome]]
         outcome.messages = sent
         return outcome
 
-    async def run() -> Outcome:
-        if turn.warm_up_s:
-            await once(turn.warm_up_s)
-        return await once(turn.seconds)
-
-    yield run
+    yield lambda: _warm(turn, once)
 
 
 @contextlib.asynccontextmanager
@@ -132,12 +133,7 @@ async def _datagrams(turn: Turn) -> AsyncIterator[Callable[[], Awaitable[Outcome
             _note(outcome, connection)
         return outcome
 
-    async def run() -> Outcome:
-        if turn.warm_up_s:
-            await once(turn.warm_up_s)
-        return await once(turn.seconds)
-
-    yield run
+    yield lambda: _warm(turn, once)
 
 
 # ---- there and back
