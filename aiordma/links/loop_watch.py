@@ -7,11 +7,12 @@ it while slow polls are watched, and how late it comes is how late the loop serv
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .._cq import CompletionPoller
     from ..wake.base import Handle, Waker
 
 #: Seconds between two timers: a quarter of the threshold, within these limits. A loop that is blocked for the
@@ -21,15 +22,10 @@ _LEAST_S, _MOST_S = 0.001, 0.25
 _GRAIN_NS = 1_000_000
 
 
-class _Poller(Protocol):
-    def watch_polls(self, threshold_ns: int, on_slow_poll: Callable[[int, str], object]) -> None: ...
-    def came_by(self, due: int) -> None: ...
-
-
 class LoopWatch:
     """Tells the poller of one engine when its loop comes late. Without a threshold it costs nothing."""
 
-    def __init__(self, waker: Waker, poller: _Poller) -> None:
+    def __init__(self, waker: Waker, poller: CompletionPoller) -> None:
         self._waker, self._poller = waker, poller
         self._period = 0.0  # 0: no timer
         self._due = 0
