@@ -18,9 +18,6 @@ import pytest
 DEVICE = os.environ.get("AIORDMA_TEST_DEVICE", "soft")
 #: The card that the software device is like, if any: softdev/personalities.
 PERSONALITY = os.environ.get("SOFTDEV_PERSONALITY", "soft")
-needs_shared_receives = pytest.mark.skipif(
-    PERSONALITY in {"irdma", "efa"}, reason=f"{PERSONALITY} has no shared receive queues"
-)
 #: It delivers when it likes; the software device does so before the call that posts has returned.
 LATE = DEVICE != "soft" or bool(os.environ.get("AIORDMA_FILTER"))
 #: The deadlines of the tests, which end what hangs, are this many times longer. The library's are not.

@@ -8,7 +8,6 @@ from ._structs cimport (
     ibv_mr,
     ibv_pd,
     ibv_qp,
-    ibv_srq,
 )
 
 # check_size ignore: the real objects are larger than the head declared here. Objects smaller than it are
@@ -26,8 +25,6 @@ cdef extern from "verbs/pvlayout.h":
         cdef ibv_cq *cq
     ctypedef class pyverbs.qp.QP [object pv_QP, check_size ignore]:
         cdef ibv_qp *qp
-    ctypedef class pyverbs.srq.SRQ [object pv_SRQ, check_size ignore]:
-        cdef ibv_srq *srq
     ctypedef class pyverbs.addr.AH [object pv_AH, check_size ignore]:
         cdef ibv_ah *ah
     ctypedef class pyverbs.mr.MR [object pv_MR, check_size ignore]:

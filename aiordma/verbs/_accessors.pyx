@@ -62,13 +62,6 @@ def qp_pointer(QP qp not None) -> int:
     return <uintptr_t>qp.qp
 
 
-def srq_pointer(SRQ srq not None) -> int:
-    """``struct ibv_srq *`` as an integer."""
-    if srq.srq == NULL:
-        raise _closed("SRQ")
-    return <uintptr_t>srq.srq
-
-
 def mr_pointer(MR mr not None) -> int:
     """``struct ibv_mr *`` as an integer."""
     if mr.mr == NULL:

@@ -82,16 +82,9 @@ cdef extern from "<infiniband/verbs.h>" nogil:
     struct ibv_qp_init_attr:
         ibv_cq *send_cq
         ibv_cq *recv_cq
-        ibv_srq *srq
         ibv_qp_cap cap
         int qp_type
         int sq_sig_all
-    struct ibv_srq_attr:
-        uint32_t max_wr
-        uint32_t max_sge
-        uint32_t srq_limit
-    struct ibv_srq_init_attr:
-        ibv_srq_attr attr
     struct ibv_qp_attr:
         int qp_state
         int cur_qp_state
@@ -120,8 +113,6 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         int event_type
     enum:
         IBV_ACCESS_OPTIONAL_RANGE
-        IBV_REREG_MR_CHANGE_PD
-        IBV_REREG_MR_CHANGE_TRANSLATION
         IBV_TRANSPORT_IWARP
         IBV_EVENT_CQ_ERR
         IBV_EVENT_QP_FATAL

@@ -29,9 +29,6 @@ class Binding(NamedTuple):
     MR: Any
     #: None: it has none.
     DmaBufMR: Any
-    SRQ: Any
-    SrqAttr: Any
-    SrqInitAttr: Any
     AH: Any
     AHAttr: Any
     GID: Any

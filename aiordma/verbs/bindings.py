@@ -26,7 +26,7 @@ logger = logging.getLogger("aiordma.verbs")
 #: Chooses for the whole process: ``auto``, ``pyverbs`` or ``own``.
 VARIABLE = "AIORDMA_VERBS"
 
-_MODULES = ("device", "pd", "cq", "qp", "mr", "srq", "addr")
+_MODULES = ("device", "pd", "cq", "qp", "mr", "addr")
 _pyverbs: Binding | None = None
 #: Is pyverbs not used? Its errors are not kept: their tracebacks would keep the loop alive that met them.
 _refused = False
@@ -120,9 +120,6 @@ def import_pyverbs() -> Binding:
         QPInitAttr=modules["qp"].QPInitAttr,
         MR=modules["mr"].MR,
         DmaBufMR=getattr(modules["mr"], "DmaBufMR", None),  # since rdma-core 34
-        SRQ=modules["srq"].SRQ,
-        SrqAttr=modules["srq"].SrqAttr,
-        SrqInitAttr=modules["srq"].SrqInitAttr,
         AH=modules["addr"].AH,
         AHAttr=modules["addr"].AHAttr,
         GID=modules["addr"].GID,

@@ -18,7 +18,6 @@ typedef struct { PV_CLOSABLE struct ibv_pd *pd; } pv_PD;
 typedef struct { PV_CLOSABLE struct ibv_comp_channel *channel; } pv_CompChannel;
 typedef struct { PV_CLOSABLE struct ibv_cq *cq; } pv_CQ;
 typedef struct { PV_CLOSABLE struct ibv_qp *qp; } pv_QP;
-typedef struct { PV_CLOSABLE struct ibv_srq *srq; } pv_SRQ;
 typedef struct { PV_CLOSABLE struct ibv_ah *ah; } pv_AH;
 typedef struct { PV_CLOSABLE PyObject *pd; PyObject *cmid; struct ibv_mr *mr; } pv_MR;
 /* Not closable, so no vtable: the event itself follows the head. */

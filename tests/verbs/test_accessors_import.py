@@ -17,7 +17,7 @@ from aiordma.verbs import _accessors
 
 for function in (
     _accessors.context_pointer, _accessors.pd_pointer, _accessors.comp_channel_pointer, _accessors.cq_pointer,
-    _accessors.qp_pointer, _accessors.srq_pointer, _accessors.mr_pointer, _accessors.comp_channel_fd,
+    _accessors.qp_pointer, _accessors.mr_pointer, _accessors.comp_channel_fd,
     _accessors.async_fd, _accessors.is_iwarp, _accessors.cq_depth, _accessors.async_event_source,
 ):
     for wrong in (None, 1, object(), pyverbs.base.PyverbsCM()):

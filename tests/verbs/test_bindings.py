@@ -23,7 +23,7 @@ from aiordma.verbs.registrar import DeviceRegistrar
 from aiordma.verbs.ud import AddressHandle, UdQp
 from tests.health import descriptors
 from tests.world import DEVICE as TEST_DEVICE
-from tests.world import PYVERBS, needs_pyverbs, needs_shared_receives
+from tests.world import PYVERBS, needs_pyverbs
 
 from .conftest import DEVICE
 from .test_backend import reason
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from aiordma.verbs.device import Backend
 
 BINDINGS = (pytest.param("pyverbs", marks=needs_pyverbs), "own")
-#: ``enum ibv_srq_attr_mask`` and ``enum ibv_rereg_mr_flags``.
-SRQ_LIMIT = 2
-REREG_PD, REREG_ACCESS = 2, 4
 #: Of ``enum ibv_access_flags``: a device that does not know it may ignore it.
 RELAXED_ORDERING = 1 << 20
 only_soft = pytest.mark.skipif(TEST_DEVICE != "soft", reason="only the software device does it on request")
@@ -77,8 +74,7 @@ def raw(backend: Backend) -> dict[str, Any]:
     pd = api.PD(backend.context)
     channel = api.CompChannel(backend.context)
     cq = api.CQ(backend.context, 16, None, channel, 0)
-    srq = api.SRQ(pd, api.SrqInitAttr(api.SrqAttr(max_wr=8, max_sge=1)))
-    init = api.QPInitAttr(qp_type=2, scq=cq, rcq=cq, cap=api.QPCap(4, 4, 1, 1, 0), sq_sig_all=0, srq=srq)
+    init = api.QPInitAttr(qp_type=2, scq=cq, rcq=cq, cap=api.QPCap(4, 4, 1, 1, 0), sq_sig_all=0)
     memory = ctypes.create_string_buffer(4096)
     route = api.GlobalRoute(
         dgid=api.GID(backend.gid.raw.hex(":", 2)), sgid_index=backend.gid.slot, hop_limit=1
@@ -87,7 +83,6 @@ def raw(backend: Backend) -> dict[str, Any]:
         "pd": pd,
         "channel": channel,
         "cq": cq,
-        "srq": srq,
         "qp": api.QP(pd, init),
         "mr": api.MR(pd, 4096, 1, ctypes.addressof(memory)),
         "memory": memory,
@@ -197,59 +192,6 @@ def test_regions_are_made_once_and_refused_where_there_is_nothing(bound: Backend
     pd.close()
 
 
-@needs_shared_receives
-def test_a_shared_receive_queue(bound: Backend) -> None:
-    api, pd = bound.binding, bound.alloc_pd()
-    srq = api.SRQ(pd, api.SrqInitAttr(api.SrqAttr(max_wr=16, max_sge=1)))
-    assert api.pointers.srq_pointer(srq)
-    if is_siw(bound):
-        with pytest.raises(api.error) as caught:  # libsiw has no such call
-            srq.query()
-        assert number(caught.value) == errno.EOPNOTSUPP
-    else:
-        assert srq.query().max_wr >= 16
-        assert srq.query().srq_limit == 0
-        with pytest.raises(api.error) as caught:
-            srq.modify(api.SrqAttr(srq_limit=1 << 20), SRQ_LIMIT)
-        assert number(caught.value) == errno.EINVAL
-    pd.close()
-    with pytest.raises(ValueError, match="is closed"):
-        api.pointers.srq_pointer(srq)
-
-
-@needs_shared_receives
-@only_soft
-def test_a_shared_receive_queue_says_that_it_runs_dry(bound: Backend) -> None:
-    """An SRQ with fewer receives than its limit raises the event at once; it names the queue."""
-    events = AsyncEvents(bound)
-    pd = bound.alloc_pd()
-    srq = bound.binding.SRQ(pd, bound.binding.SrqInitAttr(bound.binding.SrqAttr(max_wr=8, max_sge=1)))
-    srq.modify(bound.binding.SrqAttr(srq_limit=4), SRQ_LIMIT)
-    poll = select.poll()
-    poll.register(events.fd, select.POLLIN)
-    assert poll.poll(10_000), "no event"
-    pointer = bound.binding.pointers.srq_pointer(srq)
-    assert [tuple(each) for each in events.read()] == [(EventType.SRQ_LIMIT_REACHED, "srq", pointer)]
-    pd.close()
-
-
-def test_a_region_is_registered_again_with_other_rights(bound: Backend) -> None:
-    api = bound.binding
-    memory = ctypes.create_string_buffer(4096)
-    first, second = bound.alloc_pd(), bound.alloc_pd()
-    mr = api.MR(first, 4096, 1, ctypes.addressof(memory))
-    if TEST_DEVICE in ("rxe0", "siw0"):
-        with pytest.raises(api.error) as caught:  # librxe and libsiw have no such call
-            mr.rereg(REREG_PD | REREG_ACCESS, pd=second, access=7)
-        assert number(caught.value) == errno.EOPNOTSUPP
-    else:
-        mr.rereg(REREG_PD | REREG_ACCESS, pd=second, access=7)
-        first.close()  # nothing is on it any more
-        assert api.pointers.mr_pointer(mr)
-    second.close()
-    first.close()
-
-
 def test_failures_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same calls fail with the same VerbsError, whatever made the objects."""
     texts = []
@@ -277,15 +219,13 @@ def test_failures_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search("ibv_reg_mr: (Bad address|Invalid argument|Cannot allocate memory)", texts[0][1][2])
 
 
-@needs_shared_receives
 @pytest.mark.parametrize(
     ("closed", "gone"),
     [
-        ("pd", {"pd", "srq", "qp", "mr", "ah"}),
-        ("srq", {"srq", "qp"}),
+        ("pd", {"pd", "qp", "mr", "ah"}),
         ("cq", {"cq", "qp"}),
         ("channel", {"channel", "cq", "qp"}),
-        ("context", {"pd", "channel", "cq", "srq", "qp", "mr", "ah"}),
+        ("context", {"pd", "channel", "cq", "qp", "mr", "ah"}),
     ],
 )
 def test_closing_an_object_closes_what_was_made_on_it(bound: Backend, closed: str, gone: set[str]) -> None:
@@ -393,7 +333,6 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     backend.close()
 
 
-@needs_shared_receives
 def test_what_nobody_closed_is_destroyed_with_its_objects(ours: Backend) -> None:
     """In a cycle, too, which is taken apart in any order: pyverbs' objects end the process then."""
 
@@ -408,7 +347,6 @@ def test_what_nobody_closed_is_destroyed_with_its_objects(ours: Backend) -> None
     ours.close()
 
 
-@needs_shared_receives
 def test_nothing_is_made_on_closed_objects(ours: Backend) -> None:
     api, objects = ours.binding, raw(ours)
     attr, init = (

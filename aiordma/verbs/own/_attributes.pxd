@@ -1,7 +1,7 @@
 """What queue pairs and address handles are made of."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
-from .._structs cimport ibv_ah_attr, ibv_gid, ibv_qp_attr, ibv_qp_cap, ibv_srq_attr
+from .._structs cimport ibv_ah_attr, ibv_gid, ibv_qp_attr, ibv_qp_cap
 
 
 cdef class GID:
@@ -32,18 +32,6 @@ cdef class QPCap:
     cdef public uint32_t max_inline_data
     cdef void write(self, ibv_qp_cap *to) noexcept
     cdef void read(self, const ibv_qp_cap *granted) noexcept
-
-
-cdef class SrqAttr:
-    cdef public uint32_t max_wr
-    cdef public uint32_t max_sge
-    cdef public uint32_t srq_limit
-    cdef void write(self, ibv_srq_attr *to) noexcept
-    cdef void read(self, const ibv_srq_attr *found) noexcept
-
-
-cdef class SrqInitAttr:
-    cdef readonly SrqAttr attr
 
 
 cdef class QPAttr:

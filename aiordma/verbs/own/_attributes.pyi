@@ -42,18 +42,6 @@ class QPCap:
     ) -> None: ...
 
 @disjoint_base
-class SrqAttr:
-    max_wr: int
-    max_sge: int
-    srq_limit: int
-    def __init__(self, max_wr: int = 100, max_sge: int = 1, srq_limit: int = 0) -> None: ...
-
-@disjoint_base
-class SrqInitAttr:
-    attr: SrqAttr
-    def __init__(self, attr: SrqAttr) -> None: ...
-
-@disjoint_base
 class QPAttr:
     qp_state: int
     cur_qp_state: int

@@ -73,32 +73,6 @@ cdef class QPCap:
         self.max_inline_data = granted.max_inline_data
 
 
-cdef class SrqAttr:
-    """Size of a shared receive queue, and at how many receives it raises SRQ_LIMIT_REACHED."""
-
-    def __init__(self, max_wr=100, max_sge=1, srq_limit=0):
-        self.max_wr = max_wr
-        self.max_sge = max_sge
-        self.srq_limit = srq_limit
-
-    cdef void write(self, ibv_srq_attr *to) noexcept:
-        to.max_wr = self.max_wr
-        to.max_sge = self.max_sge
-        to.srq_limit = self.srq_limit
-
-    cdef void read(self, const ibv_srq_attr *found) noexcept:
-        self.max_wr = found.max_wr
-        self.max_sge = found.max_sge
-        self.srq_limit = found.srq_limit
-
-
-cdef class SrqInitAttr:
-    """What a shared receive queue is to be; ``attr`` becomes what was granted."""
-
-    def __init__(self, SrqAttr attr not None):
-        self.attr = attr
-
-
 cdef class QPAttr:
     """Fields of ``struct ibv_qp_attr``; a mask says which of them count."""
 

@@ -18,9 +18,6 @@ from .._structs cimport (
     ibv_qp,
     ibv_qp_attr,
     ibv_qp_init_attr,
-    ibv_srq,
-    ibv_srq_attr,
-    ibv_srq_init_attr,
 )
 
 ctypedef int (*Destroy)(void *) noexcept nogil
@@ -49,12 +46,7 @@ cdef struct Functions:
     ibv_mr *(*reg_mr_iova)(ibv_pd *, void *, size_t, uint64_t, int) noexcept nogil
     ibv_mr *(*reg_mr_iova2)(ibv_pd *, void *, size_t, uint64_t, unsigned int) noexcept nogil
     reg_dmabuf reg_dmabuf_mr
-    int (*rereg_mr)(ibv_mr *, int, ibv_pd *, void *, size_t, int) noexcept nogil
     Destroy dereg_mr
-    ibv_srq *(*create_srq)(ibv_pd *, ibv_srq_init_attr *) noexcept nogil
-    int (*modify_srq)(ibv_srq *, ibv_srq_attr *, int) noexcept nogil
-    int (*query_srq)(ibv_srq *, ibv_srq_attr *) noexcept nogil
-    Destroy destroy_srq
     ibv_qp *(*create_qp)(ibv_pd *, ibv_qp_init_attr *) noexcept nogil
     int (*modify_qp)(ibv_qp *, ibv_qp_attr *, int) noexcept nogil
     int (*query_qp)(ibv_qp *, ibv_qp_attr *, int, ibv_qp_init_attr *) noexcept nogil

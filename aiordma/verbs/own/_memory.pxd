@@ -1,9 +1,9 @@
 """Memory regions."""
 cimport cython
 
-from ._objects cimport PD, Handle
+from ._objects cimport Handle
 
 
 @cython.no_gc
 cdef class MR(Handle):
-    cdef int move_to(self, PD pd) except -1
+    pass

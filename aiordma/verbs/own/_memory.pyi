@@ -8,9 +8,6 @@ class MR(Handle):
     def lkey(self) -> int: ...
     @property
     def rkey(self) -> int: ...
-    def rereg(
-        self, flags: int, pd: PD | None = None, addr: int = 0, length: int = 0, access: int = 0
-    ) -> None: ...
 
 class DmaBufMR(MR):
     def __init__(

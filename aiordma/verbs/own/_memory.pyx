@@ -1,19 +1,14 @@
-"""Memory regions: registered by its address, at an address of one's own choice, or as a dma-buf; and changed.
+"""Memory regions: registered by its address, at an address of one's own choice, or as a dma-buf.
 
 Closing and errors are those of ``_objects``.
 """
 cimport cython
-from libc.errno cimport EOPNOTSUPP, errno
+from libc.errno cimport EOPNOTSUPP
 from libc.stdint cimport uint64_t, uintptr_t
 
 from ._library cimport Library, failure
 from ._objects cimport PD, Handle
-from .._structs cimport (
-    IBV_ACCESS_OPTIONAL_RANGE,
-    IBV_REREG_MR_CHANGE_PD,
-    ibv_mr,
-    ibv_pd,
-)
+from .._structs cimport IBV_ACCESS_OPTIONAL_RANGE, ibv_mr, ibv_pd
 
 
 @cython.no_gc
@@ -55,31 +50,6 @@ cdef class MR(Handle):
     def rkey(self):
         """The key for the peer."""
         return (<ibv_mr *>self.opened()).rkey
-
-    def rereg(self, int flags, PD pd=None, uintptr_t addr=0, size_t length=0, int access=0):
-        """ibv_rereg_mr: change what ``flags`` names (``enum ibv_rereg_mr_flags``). No request may use it meanwhile.
-
-        A failure after the input was checked leaves a region that can only be closed.
-        """
-        cdef ibv_mr *mr = <ibv_mr *>self.opened()
-        cdef ibv_pd *domain = NULL
-        cdef int result
-        if flags & IBV_REREG_MR_CHANGE_PD and pd is not None:
-            domain = <ibv_pd *>pd.opened()
-        with nogil:
-            result = self.library.call.rereg_mr(mr, flags, domain, <void *>addr, length, access)
-        if result:
-            raise failure("ibv_rereg_mr", errno)
-        if domain != NULL:
-            self.move_to(pd)
-
-    cdef int move_to(self, PD pd) except -1:
-        """It is closed with ``pd`` from now on."""
-        cdef Handle parent
-        for parent in self.parents:
-            parent.children.discard(self)
-        self.adopt((pd,))
-        return 0
 
 
 @cython.no_gc

@@ -19,7 +19,6 @@ cdef class Handle:
     #: Of borrowed objects: raises ValueError if their owner has closed them.
     cdef object still_open
     cdef int own(self, void *made, str maker, Destroy destroy, str destroyer, Library library, tuple parents) except -1
-    cdef int adopt(self, tuple parents) except -1
     cdef int borrow(self, void *pointer, object still_open, Library library, tuple parents) except -1
     cdef void *opened(self) except NULL
     cdef int end(self) except -1
@@ -46,11 +45,6 @@ cdef class CQ(Handle):
 
 
 @cython.no_gc
-cdef class SRQ(Handle):
-    pass
-
-
-@cython.no_gc
 cdef class QP(Handle):
     pass
 
@@ -66,7 +60,6 @@ cdef class QPInitAttr:
     cdef readonly CQ rcq
     cdef readonly QPCap cap
     cdef readonly int sq_sig_all
-    cdef readonly SRQ srq
 
 
 cdef class AsyncEvent:

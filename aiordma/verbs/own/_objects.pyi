@@ -4,7 +4,7 @@ from typing import Self
 
 from typing_extensions import disjoint_base
 
-from ._attributes import AHAttr, QPAttr, QPCap, SrqAttr, SrqInitAttr
+from ._attributes import AHAttr, QPAttr, QPCap
 from ._library import Library
 
 @disjoint_base
@@ -49,11 +49,6 @@ class CQ(Handle):
         comp_vector: int = 0,
     ) -> None: ...
 
-class SRQ(Handle):
-    def __init__(self, pd: PD, init: SrqInitAttr) -> None: ...
-    def modify(self, attr: SrqAttr, mask: int) -> None: ...
-    def query(self) -> SrqAttr: ...
-
 @disjoint_base
 class QPInitAttr:
     qp_type: int
@@ -61,10 +56,7 @@ class QPInitAttr:
     rcq: CQ
     cap: QPCap
     sq_sig_all: int
-    srq: SRQ | None
-    def __init__(
-        self, qp_type: int, scq: CQ, rcq: CQ, cap: QPCap, sq_sig_all: int = 0, srq: SRQ | None = None
-    ) -> None: ...
+    def __init__(self, qp_type: int, scq: CQ, rcq: CQ, cap: QPCap, sq_sig_all: int = 0) -> None: ...
 
 class QP(Handle):
     def __init__(self, pd: PD, init: QPInitAttr) -> None: ...

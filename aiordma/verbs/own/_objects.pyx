@@ -1,4 +1,4 @@
-"""Verbs objects, each the owner of what a verbs call made: devices, PDs, completion queues, SRQs, QPs, AHs.
+"""Verbs objects, each the owner of what a verbs call made: devices, PDs, completion queues, QPs, AHs.
 
 Closing an object first closes those that were made on it and are still open, in the order that verbs want. What is not
 closed is destroyed with its Python object, which keeps those alive that it was made on: so the order is right then, too.
@@ -16,7 +16,7 @@ from libc.stdint cimport uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from ._attributes cimport AHAttr, QPAttr, QPCap, SrqAttr, SrqInitAttr
+from ._attributes cimport AHAttr, QPAttr, QPCap
 from ._library cimport Destroy, Library, failure
 from .._structs cimport (
     ibv_ah,
@@ -32,9 +32,6 @@ from .._structs cimport (
     ibv_qp,
     ibv_qp_attr,
     ibv_qp_init_attr,
-    ibv_srq,
-    ibv_srq_attr,
-    ibv_srq_init_attr,
 )
 
 
@@ -47,17 +44,14 @@ cdef class Handle:
     """A verbs object and its end. Not made directly; a context manager."""
 
     cdef int own(self, void *made, str maker, Destroy destroy, str destroyer, Library library, tuple parents) except -1:
+        cdef Handle parent
         if made == NULL:
             raise failure(maker, errno)
         self.pointer = made
         self.destroy = destroy
         self.destroyer = destroyer
         self.library = library
-        return self.adopt(parents)
-
-    cdef int adopt(self, tuple parents) except -1:
-        """It is closed with each of ``parents``, which live as long."""
-        cdef Handle parent
+        # It is closed with each of them, and they live as long.
         self.parents = parents
         for parent in parents:
             if parent.children is None:
@@ -326,57 +320,15 @@ cdef class CQ(Handle):
                  (context,) if channel is None else (context, channel))
 
 
-@cython.no_gc
-cdef class SRQ(Handle):
-    """A shared receive queue. What was granted is then in the attributes that it was made with."""
-
-    def __init__(self, PD pd not None, SrqInitAttr init not None):
-        cdef ibv_pd *domain = <ibv_pd *>pd.opened()
-        cdef Library library = pd.library
-        cdef ibv_srq_init_attr attr
-        cdef ibv_srq *made
-        self.rank = 1
-        memset(&attr, 0, sizeof(attr))
-        init.attr.write(&attr.attr)
-        with nogil:
-            made = library.call.create_srq(domain, &attr)
-        self.own(made, "ibv_create_srq", library.call.destroy_srq, "ibv_destroy_srq", library, (pd,))
-        init.attr.read(&attr.attr)
-
-    def modify(self, SrqAttr attr not None, int mask):
-        """ibv_modify_srq with the fields of ``attr`` that ``mask`` names (``enum ibv_srq_attr_mask``)."""
-        cdef ibv_srq *srq = <ibv_srq *>self.opened()
-        cdef ibv_srq_attr written
-        cdef int result
-        attr.write(&written)
-        with nogil:
-            result = self.library.call.modify_srq(srq, &written, mask)
-        if result:
-            raise failure("ibv_modify_srq", result)
-
-    def query(self):
-        """What it is now, as a SrqAttr."""
-        cdef ibv_srq *srq = <ibv_srq *>self.opened()
-        cdef ibv_srq_attr found
-        cdef int result
-        with nogil:
-            result = self.library.call.query_srq(srq, &found)
-        if result:
-            raise failure("ibv_query_srq", result)
-        attr = SrqAttr(found.max_wr, found.max_sge, found.srq_limit)
-        return attr
-
-
 cdef class QPInitAttr:
     """What a queue pair is to be; ``cap`` becomes what was granted."""
 
-    def __init__(self, int qp_type, CQ scq not None, CQ rcq not None, QPCap cap not None, int sq_sig_all=0, SRQ srq=None):
+    def __init__(self, int qp_type, CQ scq not None, CQ rcq not None, QPCap cap not None, int sq_sig_all=0):
         self.qp_type = qp_type
         self.scq = scq
         self.rcq = rcq
         self.cap = cap
         self.sq_sig_all = sq_sig_all
-        self.srq = srq
 
 
 @cython.no_gc
@@ -392,13 +344,12 @@ cdef class QP(Handle):
         attr.qp_type = init.qp_type
         attr.send_cq = <ibv_cq *>init.scq.opened()
         attr.recv_cq = <ibv_cq *>init.rcq.opened()
-        attr.srq = NULL if init.srq is None else <ibv_srq *>init.srq.opened()
         attr.sq_sig_all = init.sq_sig_all
         init.cap.write(&attr.cap)
         with nogil:
             made = library.call.create_qp(domain, &attr)
         self.own(made, "ibv_create_qp", library.call.destroy_qp, "ibv_destroy_qp", library,
-                 (pd, init.scq, init.rcq) if init.srq is None else (pd, init.scq, init.rcq, init.srq))
+                 (pd, init.scq, init.rcq))
         init.cap.read(&attr.cap)
 
     @property

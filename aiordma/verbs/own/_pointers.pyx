@@ -5,7 +5,7 @@ The same functions as those of ``_accessors`` for pyverbs' objects. All raise Va
 from libc.stdint cimport uintptr_t
 
 from ._memory cimport MR
-from ._objects cimport AH, CQ, PD, QP, SRQ, AsyncEvent, CompChannel, Context
+from ._objects cimport AH, CQ, PD, QP, AsyncEvent, CompChannel, Context
 from .._structs cimport IBV_TRANSPORT_IWARP, ibv_comp_channel, ibv_context, ibv_cq, source_of
 
 
@@ -32,11 +32,6 @@ def cq_pointer(CQ cq not None) -> int:
 def qp_pointer(QP qp not None) -> int:
     """``struct ibv_qp *`` as an integer."""
     return <uintptr_t>qp.opened()
-
-
-def srq_pointer(SRQ srq not None) -> int:
-    """``struct ibv_srq *`` as an integer."""
-    return <uintptr_t>srq.opened()
 
 
 def mr_pointer(MR mr not None) -> int:
