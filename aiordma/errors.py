@@ -3,28 +3,23 @@
 Three families. *Stream-level* errors are anyio's own classes (``ClosedResourceError``,
 ``BrokenResourceError``, ``EndOfStream``, ``BusyResourceError``, ``WouldBlock``); on the asyncio surface they
 are the built-in ``ConnectionError`` classes. *Protocol* errors are :class:`LocalProtocolError` and
-:class:`RemoteProtocolError`. *Device* errors are :class:`VerbsError` and :class:`CompletionError`. One
-place translates the last two into the first: :func:`stream_errors` (anyio) and :func:`as_connection_error`
-(asyncio). The original error is always the ``__cause__``.
+:class:`RemoteProtocolError`. *Device* errors are :class:`VerbsError` and :class:`CompletionError`. Where
+the last two end a stream, they are the ``__cause__`` of an error of the first family:
+:func:`as_connection_error` makes asyncio's.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
-from anyio import BrokenResourceError
 
 from .proto.codes import Code, describe
 from .proto.errors import AioRdmaError, LocalProtocolError, ProtocolError, RemoteProtocolError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = [
     "AioRdmaError",
@@ -41,7 +36,6 @@ __all__ = [
     "as_connection_error",
     "describe",
     "remedy",
-    "stream_errors",
     "wc_status_name",
 ]
 
@@ -245,15 +239,6 @@ class FallbackReason:
     def __str__(self) -> str:
         peer = "" if self.peer is None else f"/0x{self.peer:08x}"
         return f"TCP 0x{self.local:08x}{peer}: {self.text}"
-
-
-@contextlib.contextmanager
-def stream_errors() -> Iterator[None]:
-    """Turn device, link and protocol errors into ``anyio.BrokenResourceError`` with the cause chained."""
-    try:
-        yield
-    except (VerbsError, CompletionError, LinkError, RemoteProtocolError) as exc:
-        raise BrokenResourceError(str(exc)) from exc
 
 
 def as_connection_error(exc: BaseException) -> OSError:

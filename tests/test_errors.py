@@ -4,7 +4,6 @@ import errno
 import os
 import pickle
 
-import anyio
 import pytest
 
 from aiordma import errors
@@ -70,27 +69,6 @@ def test_fallback_reason_says_who_decided() -> None:
     caught = errors.FallbackReason.of_error(errors.NegotiationError(errors.Code.NO_DEVICE, "why"))
     assert caught.code == errors.Code.NO_DEVICE
     assert "why" in caught.text
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.CompletionError(12),
-        errors.LinkError("gone"),
-        errors.VerbsError(22, "ibv_post_send"),
-        errors.RemoteProtocolError("bad cursor"),
-    ],
-)
-def test_stream_errors_translates_and_chains(error: errors.AioRdmaError) -> None:
-    with pytest.raises(anyio.BrokenResourceError) as caught, errors.stream_errors():
-        raise error
-    assert caught.value.__cause__ is error
-    assert str(error) in str(caught.value)
-
-
-def test_stream_errors_leaves_our_own_mistakes_alone() -> None:
-    with pytest.raises(errors.LocalProtocolError), errors.stream_errors():
-        raise errors.LocalProtocolError("send after close")
 
 
 def test_connection_errors_for_asyncio() -> None:
