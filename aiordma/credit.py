@@ -14,8 +14,6 @@ from typing import NamedTuple, Protocol
 
 from .wake import current
 
-__all__ = ["CreditStatistics", "CreditWindow"]
-
 
 class CreditStatistics(NamedTuple):
     """Counters of a window."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["check_plain"]
-
 
 def check_plain(data: Any) -> int:
     """:raises TypeError: it holds Python objects. (Whether it is a buffer at all, others find out.)"""

@@ -24,7 +24,6 @@ from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..observe.trace import recorder
 from ..pipes.tcp_channel import TcpChannel
 from ..proto.clc import Kind
-from ..proto.message import MAX_HEAD_BYTES, ChannelStatistics
 from ..wake.ending import release_unclosed
 from ..wake.interrupts import uninterrupted
 from ..wake.message_outbox import ChannelOutbox
@@ -46,16 +45,6 @@ if TYPE_CHECKING:
     from ..negotiation.options import ConnectKeywords, ListenKeywords
     from ..pipes.contracts import Channel
     from ..pipes.tcp import TcpPipe
-
-__all__ = [
-    "MAX_HEAD_BYTES",
-    "ChannelListener",
-    "ChannelStatistics",
-    "ConnectedChannel",
-    "Kind",
-    "connect",
-    "listen",
-]
 
 
 @uninterrupted

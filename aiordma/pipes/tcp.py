@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from .contracts import Buffer, TcpSocket
 
-__all__ = ["TcpPipe", "TcpStatistics"]
-
 _log = logging.getLogger("aiordma.clc")
 
 #: Bytes asked of the kernel at once: at first, and at most when the peer keeps filling that.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Call", "MethodNumber"]
-
 
 class Call:
     """One call, as one end sees it. ``owner`` is whatever the owner of the machine keeps with it."""

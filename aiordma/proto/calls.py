@@ -58,8 +58,6 @@ from .rpc import (
     reply_head,
 )
 
-__all__ = ["ClientCalls", "ServerCalls"]
-
 #: Nothing for the owner to do.
 NOTHING = 0
 # The other events have the numbers of the messages' types: CALL, REPLY, ITEM, ...

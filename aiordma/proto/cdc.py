@@ -26,17 +26,6 @@ from .errors import RemoteProtocolError
 if TYPE_CHECKING:
     from .cursor import RxWindow, TxWindow
 
-__all__ = [
-    "MESSAGE_BYTES",
-    "MESSAGE_TYPE",
-    "CdcConnection",
-    "CdcMessage",
-    "Change",
-    "ProdFlag",
-    "StateFlag",
-    "is_damaged",
-]
-
 MESSAGE_BYTES: Final = 44
 MESSAGE_TYPE: Final = 0xFE
 

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MAX_RING_BYTES", "Cursor", "RxWindow", "TxWindow"]
-
 MAX_RING_BYTES = 1 << 31
 
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .call import Call
 
-__all__ = ["Deadlines"]
-
 
 class Deadlines:
     """The deadlines of calls, earliest first. Calls that are over stay until they take too much room:

@@ -12,16 +12,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = [
-    "MAX_HEAD_BYTES",
-    "MESSAGE_OVERHEAD",
-    "SLOT_EXTRA_BYTES",
-    "ChannelStatistics",
-    "ReceiveBudget",
-    "SendBudget",
-    "check_size",
-]
-
 MAX_HEAD_BYTES = 512
 """Longest ``head`` of one message."""
 MESSAGE_OVERHEAD = _OVERHEAD = 64

@@ -10,17 +10,6 @@ Compiled as well (``objects.pxd``), on the rules of ``cursor.py``.
 
 from __future__ import annotations
 
-__all__ = [
-    "LARGEST_LIMIT",
-    "MAX_HELD_OBJECTS",
-    "MAX_KEYS",
-    "MAX_OBJECTS",
-    "SETS",
-    "STRINGS",
-    "count_keys",
-    "count_objects",
-]
-
 #: Most objects of one message, unless a setting says otherwise: so many floats (9 bytes each) do not fit into
 #: the 4 MiB that are decoded into containers by default, and half a million empty lists take 0.1 s.
 MAX_OBJECTS = 1 << 19

@@ -42,25 +42,6 @@ from .errors import RemoteProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = [
-    "Hello",
-    "RpcMessage",
-    "call_head",
-    "cancel_message",
-    "credit_message",
-    "encode_metadata",
-    "end_message",
-    "error_message",
-    "goaway_message",
-    "headers_message",
-    "hello_message",
-    "item_head",
-    "part",
-    "ping_message",
-    "pong_message",
-    "reply_head",
-]
-
 VERSION = 1
 MAGIC = 0x61525043  # "aRPC"
 

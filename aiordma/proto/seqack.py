@@ -22,8 +22,6 @@ Compiled as well (``seqack.pxd``), on the rules of ``cursor.py``.
 
 from __future__ import annotations
 
-__all__ = ["MAX_WINDOW", "NOP_RESERVE", "SeqAckWindow"]
-
 MAX_WINDOW = 16384
 """The distance of any two live sequence numbers stays below half of the number space."""
 NOP_RESERVE = 2

@@ -29,18 +29,6 @@ from .rpc import part, room
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "BLOCK_BYTES",
-    "STAGES",
-    "ClientTrace",
-    "ClockOffset",
-    "Histogram",
-    "RateLimit",
-    "ServerTrace",
-    "Stages",
-    "Tracer",
-]
-
 BLOCK_BYTES = 40
 STAGES = ("queued", "out", "waited", "handler", "answered", "back", "wake")
 

@@ -21,21 +21,6 @@ from typing import NamedTuple
 
 from .errors import RemoteProtocolError
 
-__all__ = [
-    "COMMAND_BYTES",
-    "MAX_BUFFER_BYTES",
-    "RECEIVES",
-    "Command",
-    "Incoming",
-    "Opcode",
-    "Outgoing",
-    "TransferBuffer",
-    "feature_query",
-    "keepalive",
-    "parse",
-    "registration",
-]
-
 COMMAND_BYTES = 32
 #: Receives that every implementation posts.
 RECEIVES = 1024

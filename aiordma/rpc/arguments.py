@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Arguments = tuple[list[Any], dict[str, Any]]
 
-__all__ = ["Decode", "arguments_decoder"]
-
 _RAW = int(Encoding.RAW)
 _MSGPACK = int(Encoding.MSGPACK)
 _KEYWORDS = int(Encoding.KEYWORDS)

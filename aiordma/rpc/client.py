@@ -11,6 +11,7 @@ from ..channels import channel as channels
 from ..errors import LinkError, NegotiationError
 from ..negotiation.block import block
 from ..negotiation.options import config_of
+from ..proto.clc import Kind
 from ..proto.rpc import encode_metadata
 from ..wake.close_watch import CloseCallbacks
 from ..wake.ending import release_unclosed
@@ -375,7 +376,7 @@ async def connect(  # noqa: PLR0913  # keywords of the user
         connected = await channels.connect(
             host,
             port,
-            kind=channels.Kind.CALLS,
+            kind=Kind.CALLS,
             config=config,
             mode=mode,
             ssl=ssl,

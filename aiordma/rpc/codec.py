@@ -49,18 +49,6 @@ if TYPE_CHECKING:
     #: What travels behind the head of a message.
     Payload = Buffer | Bulk
 
-__all__ = [
-    "MAX_STRUCTURED_BYTES",
-    "Encoding",
-    "Shape",
-    "decode_result",
-    "describe_type",
-    "encode_arguments",
-    "encode_value",
-    "explain",
-    "shape_of",
-]
-
 #: Largest MessagePack payload that is decoded into containers, in bytes. Bytes-like values have no limit of
 #: their own (the channel's ``max_message_bytes`` bounds them).
 MAX_STRUCTURED_BYTES: Final = 4 << 20

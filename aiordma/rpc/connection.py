@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from .codec import Payload
     from .multiplexer import Buffer
 
-__all__ = ["Connection"]
-
 
 class Caller(Protocol):
     """What a call is made for; it gets what comes back."""

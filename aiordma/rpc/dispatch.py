@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from .routes import Dispatch, Route
     from .service import Method
 
-__all__ = ["ServerConnection"]
-
 _log = logging.getLogger("aiordma.rpc")
 
 #: What a client may announce: methods by number, and bytes of metadata of one call.

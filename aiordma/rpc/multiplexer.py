@@ -21,9 +21,9 @@ import anyio
 import msgspec
 from anyio import BrokenResourceError, ClosedResourceError
 
-from ..channels.channel import MAX_HEAD_BYTES
 from ..errors import LinkError, RemoteProtocolError
 from ..observe.calls import fold
+from ..proto.message import MAX_HEAD_BYTES
 from ..proto.objects import MAX_KEYS, MAX_OBJECTS
 from ..proto.rpc import ITEM, RpcMessage
 from ..wake import current
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
     Instead = Callable[[Exception], bytes]
-
-__all__ = ["Multiplexer", "Parcel"]
 
 _log = logging.getLogger("aiordma.rpc")
 _BULK = int(Encoding.BULK)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..wake.base import Waiter
     from .codec import Payload
 
-__all__ = ["Reply", "decoded_metadata", "error_of"]
-
 # The recorder is asked by ``Tracer.begin(recorder, ...)``: compiled, that is a C function, and it need not
 # look for what Recorder, a class in Python, might have overridden.
 

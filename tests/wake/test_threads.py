@@ -17,6 +17,7 @@ import uvloop
 import aiordma
 from aiordma import rpc
 from aiordma.channels import channel as channels
+from aiordma.proto.clc import Kind
 
 # Loops of the tests' own, in debug mode: asyncio and uvloop.
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -63,7 +64,7 @@ async def datagrams(mode: Any) -> AsyncIterator[Any]:
 @contextlib.asynccontextmanager
 async def channel(mode: Any) -> AsyncIterator[Any]:
     async with await channels.listen("127.0.0.1", mode=mode) as listener:
-        kind = channels.Kind.CALLS
+        kind = Kind.CALLS
         one = await channels.connect("127.0.0.1", listener.addresses[0][1], kind=kind, mode=mode)
         async with one, await listener.accept():
             yield one
