@@ -187,14 +187,6 @@ class Qp:
             self._modify(self._attr(QpState.RESET), QpMask.STATE, QpState.RESET)
         self.psn = _random_psn()
 
-    def query_state(self) -> QpState:
-        """The state the device has it in: an error moves a QP to ERR without being asked."""
-        self._backend.check_process()
-        with translated(self._backend.binding, "ibv_query_qp", f"QP {self.number}"):
-            attr, _ = self.qp.query(int(QpMask.STATE))
-        self.state = QpState(attr.qp_state)
-        return self.state
-
     def close(self) -> None:
         """Destroy it; completions not polled yet are lost. Idempotent; nothing in a forked child."""
         if self._closed or self._backend.in_forked_child:

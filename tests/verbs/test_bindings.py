@@ -25,7 +25,7 @@ from tests.health import descriptors
 from tests.world import DEVICE as TEST_DEVICE
 from tests.world import PYVERBS, needs_pyverbs
 
-from .conftest import DEVICE
+from .conftest import DEVICE, state_of
 from .test_backend import reason
 
 if TYPE_CHECKING:
@@ -155,11 +155,11 @@ def test_a_queue_pair_goes_through_its_states(bound: Backend) -> None:
         qp.to_init()
         qp.to_rtr(peer.address)
         qp.to_rts(peer.address)
-        assert qp.query_state() == QpState.RTS
+        assert state_of(qp) == QpState.RTS
         assert qp.max_reads > 0
     left.to_error()
     left.to_reset()
-    assert left.query_state() == QpState.RESET
+    assert state_of(left) == QpState.RESET
     for each in (left, right, queue):
         each.close()
     pd.close()

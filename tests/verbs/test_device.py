@@ -26,7 +26,7 @@ from tests.forking import fork
 from tests.health import descriptors
 from tests.world import PERSONALITY, needs_pyverbs
 
-from .conftest import DEVICE
+from .conftest import DEVICE, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,12 +144,12 @@ def test_a_qp_goes_up_down_and_up_again(pair: tuple[RcQp, RcQp]) -> None:
     for _ in range(4):
         psns.add(left.psn)
         connect(left, right)
-        assert left.query_state() == right.query_state() == QpState.RTS
+        assert state_of(left) == state_of(right) == QpState.RTS
         left.to_error()
-        assert left.query_state() == QpState.ERR
+        assert state_of(left) == QpState.ERR
         for qp in pair:
             qp.to_reset()
-            assert qp.query_state() == QpState.RESET
+            assert state_of(qp) == QpState.RESET
     # Late packets of one connection must not fit into the next one.
     assert len(psns) > 1
 
@@ -160,11 +160,11 @@ def test_a_step_that_is_not_allowed_is_refused_and_changes_nothing(pair: tuple[R
         left.to_rts(right.address)
     assert caught.value.errno == errno.EINVAL
     assert caught.value.operation == "ibv_modify_qp"
-    assert left.state == left.query_state() == QpState.RESET
+    assert left.state == state_of(left) == QpState.RESET
     left.to_init()
     with pytest.raises(VerbsError, match="INIT to RTS"):
         left.to_rts(right.address)
-    assert left.query_state() == QpState.INIT
+    assert state_of(left) == QpState.INIT
 
 
 def test_a_peer_address_that_is_no_address_is_refused(pair: tuple[RcQp, RcQp]) -> None:
@@ -172,7 +172,7 @@ def test_a_peer_address_that_is_no_address_is_refused(pair: tuple[RcQp, RcQp]) -
     left.to_init()
     with pytest.raises(ValueError, match="16 bytes"):
         left.to_rtr(right.address._replace(gid=b"short"))
-    assert left.query_state() == QpState.INIT
+    assert state_of(left) == QpState.INIT
 
 
 def write(backend: Backend, qp: RcQp, queue: CompletionQueue, source: Any, target: Any, length: int) -> int:
@@ -213,7 +213,7 @@ def test_blocks_of_the_pool_carry_data_between_qps(
     other = local.allocate(4096)
     assert write(backend, pair[0], queue, source, other, 5) != 0
     assert not any(other.view())
-    assert pair[0].query_state() == QpState.ERR
+    assert state_of(pair[0]) == QpState.ERR
     for block in (source, other):
         block.free()
     target.free(used_bytes=5)
@@ -309,7 +309,7 @@ def test_a_forked_child_may_not_use_the_device_and_does_it_no_harm(
     backend: Backend, queue: CompletionQueue, pd: Any, pair: tuple[RcQp, RcQp]
 ) -> None:
     connect(*pair)
-    for use in (pair[0].query_state, pair[0].to_error, backend.alloc_pd, lambda: CompletionQueue(backend, 4)):
+    for use in (pair[0].to_error, backend.alloc_pd, lambda: CompletionQueue(backend, 4)):
         assert "was opened by process" in in_child(use)
 
     def forget() -> str:
@@ -323,7 +323,7 @@ def test_a_forked_child_may_not_use_the_device_and_does_it_no_harm(
         return "gone"
 
     assert in_child(forget) == "gone"
-    assert pair[0].query_state() == QpState.RTS
+    assert state_of(pair[0]) == QpState.RTS
     pool = MemoryPool()
     block = pool.arena(DeviceRegistrar(backend, pd, remote=True)).allocate(4096)
     assert write(backend, pair[0], queue, block, block, 8) == 0

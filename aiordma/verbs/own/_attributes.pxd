@@ -53,4 +53,3 @@ cdef class QPAttr:
     cdef public uint8_t retry_cnt
     cdef public uint8_t rnr_retry
     cdef void write(self, ibv_qp_attr *to) noexcept
-    cdef void read(self, const ibv_qp_attr *found) noexcept

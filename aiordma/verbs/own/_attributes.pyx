@@ -100,21 +100,3 @@ cdef class QPAttr:
         to.timeout = self.timeout
         to.retry_cnt = self.retry_cnt
         to.rnr_retry = self.rnr_retry
-
-    cdef void read(self, const ibv_qp_attr *found) noexcept:
-        self.qp_state = found.qp_state
-        self.cur_qp_state = found.cur_qp_state
-        self.path_mtu = found.path_mtu
-        self.qkey = found.qkey
-        self.rq_psn = found.rq_psn
-        self.sq_psn = found.sq_psn
-        self.dest_qp_num = found.dest_qp_num
-        self.qp_access_flags = found.qp_access_flags
-        self.pkey_index = found.pkey_index
-        self.max_rd_atomic = found.max_rd_atomic
-        self.max_dest_rd_atomic = found.max_dest_rd_atomic
-        self.min_rnr_timer = found.min_rnr_timer
-        self.port_num = found.port_num
-        self.timeout = found.timeout
-        self.retry_cnt = found.retry_cnt
-        self.rnr_retry = found.rnr_retry

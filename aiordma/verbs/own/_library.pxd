@@ -49,7 +49,6 @@ cdef struct Functions:
     Destroy dereg_mr
     ibv_qp *(*create_qp)(ibv_pd *, ibv_qp_init_attr *) noexcept nogil
     int (*modify_qp)(ibv_qp *, ibv_qp_attr *, int) noexcept nogil
-    int (*query_qp)(ibv_qp *, ibv_qp_attr *, int, ibv_qp_init_attr *) noexcept nogil
     Destroy destroy_qp
     ibv_ah *(*create_ah)(ibv_pd *, ibv_ah_attr *) noexcept nogil
     Destroy destroy_ah

@@ -69,7 +69,6 @@ cdef class Library:
         find(handle, path, by_version, b"ibv_dereg_mr", b"IBVERBS_1.1", <void **>&call.dereg_mr)
         find(handle, path, by_version, b"ibv_create_qp", b"IBVERBS_1.1", <void **>&call.create_qp)
         find(handle, path, by_version, b"ibv_modify_qp", b"IBVERBS_1.1", <void **>&call.modify_qp)
-        find(handle, path, by_version, b"ibv_query_qp", b"IBVERBS_1.1", <void **>&call.query_qp)
         find(handle, path, by_version, b"ibv_destroy_qp", b"IBVERBS_1.1", <void **>&call.destroy_qp)
         find(handle, path, by_version, b"ibv_create_ah", b"IBVERBS_1.1", <void **>&call.create_ah)
         find(handle, path, by_version, b"ibv_destroy_ah", b"IBVERBS_1.1", <void **>&call.destroy_ah)

@@ -368,21 +368,6 @@ cdef class QP(Handle):
         if result:
             raise failure("ibv_modify_qp", result)
 
-    def query(self, int mask):
-        """What it is now: a QPAttr without its address, and None in the place of pyverbs' QPInitAttr."""
-        cdef ibv_qp *qp = <ibv_qp *>self.opened()
-        cdef QPAttr attr = QPAttr()
-        cdef ibv_qp_attr found
-        cdef ibv_qp_init_attr init
-        cdef int result
-        memset(&found, 0, sizeof(found))
-        with nogil:
-            result = self.library.call.query_qp(qp, &found, mask, &init)
-        if result:
-            raise failure("ibv_query_qp", result)
-        attr.read(&found)
-        return attr, None
-
 
 @cython.no_gc
 cdef class AH(Handle):
