@@ -257,6 +257,7 @@ class CdcConnection:
             self.fault = FAULT_PRODUCER
             return CHANGE_INVALID
         if arrived > 0 and self.peer_state & 0xC0:
+            self.rx.prod -= arrived  # nothing behind the end is to be read
             self.fault = FAULT_DATA_AFTER_END
             return CHANGE_INVALID
         self.rx_seq = message.seq

@@ -342,6 +342,7 @@ def _call(method: Callable[[], None] | None) -> None:
         method()
 
 
+# long: the keywords of the user, and what they mean
 @block
 async def connect(  # noqa: PLR0913  # keywords of the user
     host: str,

@@ -399,6 +399,7 @@ def _pairs(servers: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     return list(servers)
 
 
+# long: the keywords of the user, and what they mean
 def connect_pool(  # noqa: PLR0913  # keywords of the user
     servers: Sequence[tuple[str, int]],
     *,

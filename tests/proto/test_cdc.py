@@ -23,6 +23,19 @@ def fields(m: Any) -> tuple[int, ...]:
     return tuple(getattr(m, name) for name in FIELDS)
 
 
+@pytest.mark.parametrize("end", [0x80, 0x40])
+def test_nothing_behind_the_end_is_to_be_read(core: Any, end: int) -> None:
+    """A peer that goes on after it has finished, or closed, has broken the protocol."""
+    cdc, cursor = core.cdc, core.cursor
+    connection = cdc.CdcConnection(cursor.TxWindow(65536), cursor.RxWindow(65536), 1)
+    message = cdc.CdcMessage()
+    message.seq, message.prod_count, message.state_flags = 1, 10, end
+    assert connection.receive(message) & cdc.Change.DATA
+    message.seq, message.prod_count = 2, 20
+    assert connection.receive(message) == cdc.Change.INVALID
+    assert connection.rx.available() == 10
+
+
 @pytest.mark.parametrize(("text", "values"), KERNEL)
 def test_kernel_messages(core: Any, text: str, values: tuple[int, ...]) -> None:
     data = bytes.fromhex(text)

@@ -104,8 +104,8 @@ def rdma_cm() -> Iterator[Pair]:
     yield made("rdma_client", r"end 0", server="rdma_server")
     for kind in ("rc", "uc", "ud", "srq"):
         tool = f"ibv_{kind}_pingpong"
-        common = (tool, "-d", "soft0", "-g", "0", "-m", "1024", "-n", "500", "-c", "-p", PORT)
-        common = tuple(word for word in common if kind != "ud" or word not in ("-m", "1024"))
+        mtu = () if kind == "ud" else ("-m", "1024")
+        common = (tool, "-d", "soft0", "-g", "0", *mtu, "-n", "500", "-c", "-p", PORT)
         yield Pair(f"{tool} -c", common, (*common, ADDRESS), r"500 iters in")
 
 
