@@ -103,7 +103,8 @@ async def connect_tcp(
         error = OSError(number, "; ".join(exc.strerror or str(exc) for exc in errors))
         error.attempts = errors  # type: ignore[attr-defined]
         raise error from errors[-1]
-    _drop(found[1:], question)
+    if len(found) > 1:
+        _drop(found[1:], question)
     return found[0]
 
 
