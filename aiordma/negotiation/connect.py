@@ -86,7 +86,9 @@ async def connect_and_negotiate(
         raise
     attempt = _Attempt(wake.current(), candidates, options, kind, sock, renew)
     try:
-        result = attempt.explained(await attempt.run(host, port))
+        result = await attempt.run(host, port)
+        if result.fallback is not None:
+            result = attempt.explained(result, result.fallback)
         connections.enter(attempt.waker, result, kind, "client")
         return result
     finally:
@@ -128,10 +130,9 @@ class _Attempt:
         if self._spare is not None:
             self._spare.close()
 
-    def explained(self, result: NegotiationResult) -> NegotiationResult:
-        """With what has failed before, if it is TCP: the server may be a kernel's SMC-R for all that."""
-        reason = result.fallback
-        if reason is None or not self._unheard:
+    def explained(self, result: NegotiationResult, reason: FallbackReason) -> NegotiationResult:
+        """With what has failed before: the server may be a kernel's SMC-R for all that."""
+        if not self._unheard:
             return result
         return result._replace(fallback=replace(reason, text=f"{reason.text} ({self._unheard})"))
 
