@@ -16,7 +16,8 @@ cdef class MessageChannel(Flow):
     cdef Pulls pulls                # what is announced in the inbox
     cdef object _own
     cdef readonly object error
-    cdef public object on_writable, on_closed, on_finished
+    cdef public object on_writable, on_finished
+    cdef object end_report          # to on_closed
     cdef int want                   # why try_send() returned False; see WANT_*
     cdef int64_t blocked_at         # since when, by the loop's clock
     cdef int quota                  # messages left to send in this turn
@@ -24,7 +25,7 @@ cdef class MessageChannel(Flow):
     cdef bint ask, asked            # to report to the peer that we wait for credit; it was reported
     cdef bint closed                # by this end's user
     cdef bint peer_ended, distrusted
-    cdef bint over                  # on_closed was called, or is due no more
+    cdef bint over                  # it has ended, in one way or another
     cdef bint ending, close_sent, abort_sent, aborting, finished
     cdef uint32_t closing_position
     cdef readonly uint64_t times_blocked, credits_sent

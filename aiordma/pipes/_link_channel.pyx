@@ -37,6 +37,7 @@ from .. import wake
 from ..errors import LinkError
 from ..proto.message import ChannelStatistics
 from ..wake.escaping import contain
+from .end_report import EndReport
 
 logger = logging.getLogger("aiordma.channel")
 
@@ -60,6 +61,7 @@ cdef class MessageChannel(Flow):
     def __init__(self, QueuePair qp, *, object memory, uint32_t max_message_bytes, uint32_t receive_bytes,
                  uint32_t fragment=65536, object own=None):
         self._own = own
+        self.end_report = EndReport(qp.cq.call_soon)
         self.sources = Sources(memory)
         self.pulls = Pulls(self, qp, memory, fragment)
         self.inbox = Inbox(qp.cq, self.pulls, max_message_bytes, receive_bytes)
@@ -124,6 +126,14 @@ cdef class MessageChannel(Flow):
         self.inbox.set_on_message(callback)
         if callback is not None and self.inbox.waiting:
             self.qp.cq.call_soon(self._deliver_soon)
+
+    @property
+    def on_closed(self):
+        return self.end_report.callback
+
+    @on_closed.setter
+    def on_closed(self, callback) -> None:
+        self.end_report.callback = callback
 
     @property
     def placer(self):
@@ -429,7 +439,8 @@ cdef class MessageChannel(Flow):
         if self.finished or (self.closed and (self.aborting or not abnormal)):
             return
         self.closed = self.over = True
-        self.on_writable = self.on_closed = None
+        self.on_writable = None
+        self.end_report.drop()
         self.inbox.set_on_message(None)
         self.pulls.placer = None
         self.inbox.drop()
@@ -470,16 +481,10 @@ cdef class MessageChannel(Flow):
         if self.over:
             return 0
         self.over = True
-        callback, self.on_closed = self.on_closed, None
         self.inbox.set_on_message(None)
         self.pulls.placer = None
-        if callback is not None:
-            self.qp.cq.wakes += 1
-            try:
-                callback(error)
-            except BaseException as failure:
-                logger.exception("on_closed of a channel failed")
-                contain(failure)
+        self.qp.cq.wakes += 1
+        self.end_report.end(error)
         return 0
 
     cdef int violation(self, str text) except -1:

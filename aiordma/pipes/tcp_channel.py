@@ -24,6 +24,7 @@ from ..proto.channel_frames import CLOSE_FRAME, SHORT_BYTES, ChannelAssembler, g
 from ..proto.message import ChannelStatistics, check_size
 from ..wake.escaping import contain
 from .draining import Draining
+from .end_report import EndReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,6 @@ class TcpChannel:
     def __init__(self, pipe: TcpPipe, *, kind: int, max_message_bytes: int) -> None:
         self.max_message_bytes = max_message_bytes
         self.on_writable: Callable[[], None] | None = None
-        self.on_closed: Callable[[BaseException | None], None] | None = None
         self.on_greeted: Callable[[], None] | None = None
         self.error: BaseException | None = None
         self._on_message: Callable[[Message], None] | None = None
@@ -67,6 +67,7 @@ class TcpChannel:
         self._read_bytes = _READ_BYTES
         self._pipe = pipe
         self._waker = wake.current()
+        self._end_report = EndReport(self._waker.call_soon)
         self._incoming = ChannelAssembler(kind, max_message_bytes)
         # sending
         self._queue: deque[bytearray | memoryview] = deque()
@@ -78,7 +79,7 @@ class TcpChannel:
         self._reading = self._read_again = False
         # the end
         self._closed = False  # by this end's user
-        self._over = False  # on_closed is due no more
+        self._over = False  # it has ended, in one way or another
         self._released = False
         self._close_sent = False
         self._peer_closed = False
@@ -106,6 +107,15 @@ class TcpChannel:
         self._on_message = callback
         if callback is not None:
             self._read_soon()
+
+    @property
+    def on_closed(self) -> Callable[[BaseException | None], None] | None:
+        """Called with the end."""
+        return self._end_report.callback
+
+    @on_closed.setter
+    def on_closed(self, callback: Callable[[BaseException | None], None] | None) -> None:
+        self._end_report.callback = callback
 
     @property
     def placer(self) -> Placer | None:
@@ -400,16 +410,10 @@ class TcpChannel:
         if self._over:
             return
         self._over = True
-        callback, self.on_closed = self.on_closed, None
         self._on_message = self.on_writable = self.placer = None
         if self.on_greeted is not None:
             self.on_greeted()
-        if callback is not None:
-            try:
-                callback(error)
-            except BaseException as failure:
-                _log.exception("on_closed of a channel failed")
-                contain(failure)
+        self._end_report.end(error)
 
     def _send_close(self) -> None:
         if not self._close_sent:
@@ -440,7 +444,8 @@ class TcpChannel:
         if self._closed:
             return
         self._closed = self._over = True
-        self._on_message = self.on_writable = self.on_closed = self.on_greeted = self.placer = None
+        self._on_message = self.on_writable = self.on_greeted = self.placer = None
+        self._end_report.drop()
         if self._released:
             return
         if self._peer_closed and not self._queue:
@@ -456,7 +461,8 @@ class TcpChannel:
     def abort(self) -> None:
         """See ``Channel.abort``."""
         self._closed = self._over = True
-        self._on_message = self.on_writable = self.on_closed = self.on_greeted = self.placer = None
+        self._on_message = self.on_writable = self.on_greeted = self.placer = None
+        self._end_report.drop()
         self._release(abort=True)
 
     def _deliver(self) -> bool:

@@ -124,7 +124,7 @@ class Multiplexer:
             if not self.try_send(hello):
                 self._enqueue(hello, b"", None, None)
         except (ClosedResourceError, BrokenResourceError) as exc:
-            # It ended before the callbacks were set, and will not report that again.
+            # It ended before the callbacks were set.
             self.abort(exc.__cause__ or exc)
         else:
             channel.on_message = self._on_message

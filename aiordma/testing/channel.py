@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from anyio import BrokenResourceError, ClosedResourceError
 
 from ..errors import LinkError
+from ..pipes.end_report import EndReport
 from ..proto.message import ChannelStatistics, ReceiveBudget, SendBudget, check_size
 from ..wake.escaping import contain
 from .memory import Schedule, _loop_schedule
@@ -41,10 +42,10 @@ class MemoryChannel:
     ) -> None:
         self.max_message_bytes = max_message_bytes
         self.on_writable: Callable[[], None] | None = None
-        self.on_closed: Callable[[BaseException | None], None] | None = None
         self._on_message: Callable[[Message], None] | None = None
         self._small_bytes = small_bytes
         self._schedule = schedule
+        self._end_report = EndReport(schedule)
         self._spins = spin
         self._peer = self
         self._out = SendBudget(receive_bytes)
@@ -56,7 +57,7 @@ class MemoryChannel:
         self._delivering = False
         self._blocked_at: int | None = None  # what the peer had reported when try_send() last found no credit
         self._closed = False
-        self._ended = False  # on_closed is due no more
+        self._ended = False  # in one way or another
         self._peer_closed = False
         self._error: BaseException | None = None
         self._coming_error: BaseException | None = None
@@ -73,6 +74,15 @@ class MemoryChannel:
         self._on_message = callback
         if callback is not None:
             self._notify()
+
+    @property
+    def on_closed(self) -> Callable[[BaseException | None], None] | None:
+        """Called with the end."""
+        return self._end_report.callback
+
+    @on_closed.setter
+    def on_closed(self, callback: Callable[[BaseException | None], None] | None) -> None:
+        self._end_report.callback = callback
 
     @property
     def error(self) -> BaseException | None:
@@ -130,7 +140,8 @@ class MemoryChannel:
     def _end(self) -> None:
         self._closed = self._ended = True
         self._queue.clear()
-        self.on_message = self.on_writable = self.on_closed = self.placer = None
+        self.on_message = self.on_writable = self.placer = None
+        self._end_report.drop()
         self._peer._notify()
 
     def break_with(self, error: BaseException) -> None:
@@ -198,8 +209,7 @@ class MemoryChannel:
             self.on_writable()
         if self._peer_closed and not self._queue and not self._ended:
             self._ended = True
-            if self.on_closed is not None:
-                self.on_closed(None)
+            self._end_report.end(None)
 
     def _placed(self, message: Message, head_bytes: int) -> bool:
         """Whether the user has named memory for a long message, and it was handed over there."""
@@ -226,8 +236,7 @@ class MemoryChannel:
         self._ended = True
         self._error = error
         self._queue.clear()
-        if self.on_closed is not None:
-            self.on_closed(error)
+        self._end_report.end(error)
 
 
 def memory_channels(
