@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from .options import ListenOptions
     from .serving import OnError
 
-__all__ = ["ConnectionListener", "ListenerStatistics", "open_listener"]
-
 T = TypeVar("T", bound=Abortable)
 L = TypeVar("L", bound="ConnectionListener[Any]")
 

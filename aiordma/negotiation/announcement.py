@@ -26,16 +26,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = [
-    "Announcement",
-    "arrive",
-    "arriving",
-    "is_address_of_this_host",
-    "is_announced",
-    "is_expected",
-    "leave",
-]
-
 
 class _Names(NamedTuple):
     """Abstract names of one kind."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
-__all__ = ["Block", "block"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..proto.events import Event
     from ..wake.base import Waiter
 
-__all__ = ["HEADER_BYTES", "Carrier", "ClcIO"]
-
 #: Eye catcher, type, length and flags of a CLC message.
 HEADER_BYTES = 8
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .options import PathOptions
 
-__all__ = ["ClientNegotiation", "PlainPeerFound", "receive_or_connect", "withdraw"]
-
 #: Seconds that the plain connection has to come about once the answer is there.
 _CONNECTING_S = 0.05
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     #: Makes another connection of one that is late: returns it, or None where there is no need.
     Renew = Callable[[], Awaitable["socket.socket | None"]]
 
-__all__ = ["connect_and_negotiate"]
-
 #: What opening a connection without a round trip takes of an asyncio task's share of operations that do not
 #: wait.
 _OPEN_SHARE = 16

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from .clc_io import Carrier
     from .options import PathOptions
 
-__all__ = ["Dialogue", "NegotiationResult", "wrong_kind"]
-
 H = TypeVar("H", "ClientHandshake", "ServerHandshake")
 C = TypeVar("C", bound=Contact)
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..wake.base import Waker
     from .options import PathOptions
 
-__all__ = ["ClientContact", "Contact", "Engine", "ServerContact", "find_engine", "ready_engine", "warm_up"]
-
 
 class Contact(Protocol):
     """One negotiation of the engine, at either end."""

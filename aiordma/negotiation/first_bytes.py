@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .clc_io import ClcIO
     from .options import PathOptions
 
-__all__ = ["FirstBytes"]
-
 #: Seconds for a silent client of this host, and then for each further look whether one is about to speak.
 _NEAR_S = 0.035
 _LOOK_AGAIN_S = 0.02

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["NotOpenYet", "missing_method", "refuse_keywords"]
-
 _DEADLINE = "put the call into `with anyio.fail_after(seconds)` or `async with asyncio.timeout(seconds)`"
 _ASYNCIO = "aiordma.open_connection() gives asyncio's reader and writer"
 #: Methods of sockets and of asyncio's streams, with those of aiordma's.

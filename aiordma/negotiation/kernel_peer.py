@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .options import PathOptions
 
-__all__ = ["Contact", "accept_kernel", "connect_kernel", "decline_kernel"]
-
 
 class Contact(Protocol):
     """One negotiation of the engine (``links.smcr.contact.KernelContact``)."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..proto.handshake import ClientHandshake
     from .clc_io import ClcIO
 
-__all__ = ["LastStep"]
-
 
 class LastStep:
     """Bring up this end; meanwhile the peer may decline, or die.

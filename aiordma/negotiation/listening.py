@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 Around = Callable[[socket.socket], contextlib.AbstractContextManager[None]]
 
-__all__ = ["listen_on", "listening_sockets"]
-
 
 def _nothing_around(_: socket.socket) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ..wake.origin import Origin
 
-__all__ = ["Opening", "opening"]
-
 P = ParamSpec("P")
 R = TypeVar("R", bound="AbstractAsyncContextManager[Any, Any]")
 

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 
     from .clc_io import Carrier
 
-__all__ = [
-    "ConnectKeywords",
-    "ConnectOptions",
-    "ListenKeywords",
-    "ListenOptions",
-    "PathOptions",
-    "check_mode",
-    "config_of",
-    "documented_by",
-    "settings_of",
-]
-
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _MODES = get_args(Mode)

@@ -32,26 +32,6 @@ if TYPE_CHECKING:
     from ..wake.base import Waiter
     from .tcp_connect import Candidate
 
-__all__ = [
-    "Peer",
-    "announce",
-    "announces_itself",
-    "are_elsewhere",
-    "ask_alone",
-    "forget",
-    "head_start_s",
-    "is_known",
-    "negotiates",
-    "observe",
-    "only_seems_near",
-    "plain_reason",
-    "remember_clc",
-    "remember_plain",
-    "remember_silence",
-    "remember_wait",
-    "waited",
-]
-
 _log = logging.getLogger("aiordma.clc")
 
 #: Peers remembered at most; the one not seen for longest is forgotten first.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .plain_peers import PlainPeers
     from .question import Answer
 
-__all__ = ["KnownServer", "Peers", "is_address"]
-
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 #: Names whose kind is remembered at most.
 _MAX_NAMES = 1024

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["PlainPeers", "cache_file"]
-
 #: Seconds for which a finding counts.
 LIFETIME_S = 3600
 #: Size from which on the file is written anew, and lines kept then.

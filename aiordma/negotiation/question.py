@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..proto.syn_option import SynOption
     from .smc_option import Question
 
-__all__ = ["Answer", "ask", "question"]
-
 #: No server with RDMA is as far away as this.
 _CONNECT_S = 1.0
 

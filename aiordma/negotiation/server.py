@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from .dialogue import NegotiationResult
     from .options import PathOptions
 
-__all__ = ["OnlyAskedError", "ServerNegotiation", "keep_plain", "negotiate_accepted"]
-
 
 class OnlyAskedError(NegotiationError):
     """There is no connection to serve: the client wanted to know whether this server negotiates."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Literal, Self
 
-__all__ = ["Abortable", "Handlers", "OnError", "check_arguments", "is_loss"]
-
 
 class Abortable(Protocol):
     """What a listener hands out: anyio's ``AsyncResource`` that can also be ended without waiting."""

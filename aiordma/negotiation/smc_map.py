@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["PINNED_AT", "map_path"]
-
 PINNED_AT = "/run/aiordma-smcr/map"
 """Where the map is, on a host that is set up for all."""
 

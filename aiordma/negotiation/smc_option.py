@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from .options import PathOptions
     from .sockops import SynOptions
 
-__all__ = [
-    "TCP_SAVE_SYN",
-    "Asker",
-    "Question",
-    "asker_of",
-    "in_syn_of",
-    "let_ask",
-    "may_be_used",
-    "of_config",
-    "of_setting",
-]
-
 _log = logging.getLogger("aiordma.clc")
 
 TCP_SAVE_SYN = 27

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     _Memory = ctypes.Array[ctypes.c_char]
 
-__all__ = ["SynAnswer", "SynEntry", "SynOptions", "SynProgram", "assemble", "open_pinned", "pin"]
-
 _NUMBERS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 3, 5, 28
 _PIN, _GET = 6, 7

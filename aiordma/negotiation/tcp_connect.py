@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from .smc_option import Question
 
-__all__ = ["Candidate", "connect_tcp", "resolve"]
-
 #: Time after which the next address is tried beside one that has not answered (RFC 8305, section 5).
 _NEXT_ADDRESS_S = 0.25
 

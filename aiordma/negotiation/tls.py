@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ..config import Config
 
-__all__ = ["TlsOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ..pipes.contracts import Pipe
     from ..wake.base import Waker
 
-__all__ = ["NOT_BEGUN", "AtOnce"]
-
 #: Nothing was placed or taken, and no checkpoint was passed. As false as the other answers that are no data.
 NOT_BEGUN: Final = False
 

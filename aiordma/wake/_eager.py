@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from ._private import TaskSwitch
 
-__all__ = ["EagerHosts"]
-
 #: How many tasks are parked. One is enough for coroutines that do not wait; coroutines that do, and come in
 #: a burst, begin as ordinary tasks from the next one on.
 PARKED = 4

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     TaskSwitch = Callable[[asyncio.AbstractEventLoop, Any], None]
 
-__all__ = ["current_task", "new_cancel_check", "new_wake_ups", "ready_queue", "running_loop", "task_switch"]
-
 
 # ---- the running task ------------------------------------------------------------------------------------
 #

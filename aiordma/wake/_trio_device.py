@@ -8,8 +8,6 @@ import trio
 
 from .device_time import DeviceTime
 
-__all__ = ["follow"]
-
 
 def follow(clock: Any) -> None:
     """The device of this process goes by the running trio's time until that ends.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .base import Handle, Waker
 
-__all__ = ["OUT_OF_RESOURCES", "PAUSE_S", "Accepting", "Acceptor"]
-
 #: Neither descriptors nor memory are left.
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: So long accepting pauses then.

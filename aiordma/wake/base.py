@@ -13,21 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from .clock import Clock
 
-__all__ = [
-    "SHARE_OPERATIONS",
-    "SHARE_SECONDS",
-    "Callback",
-    "ClosedCallback",
-    "EndCallback",
-    "Handle",
-    "Job",
-    "LoopBound",
-    "Starter",
-    "Waiter",
-    "Waker",
-    "run_guarded",
-]
-
 Callback = Callable[[], None]
 EndCallback = Callable[[], Awaitable[None] | None]
 ClosedCallback = Callable[[bool], None]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from .base import Waiter, Waker
 
-__all__ = ["Beside", "LoopEndedError", "start_thread", "wait_for_threads"]
-
 T = TypeVar("T")
 V = TypeVar("V")
 

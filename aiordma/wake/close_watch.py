@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from .base import Waker
 
-__all__ = ["CloseCallbacks"]
-
 
 class CloseCallbacks:
     """:param owner: what the callbacks are called with, kept only while they wait to be called."""

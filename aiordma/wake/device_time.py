@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["DeviceTime"]
-
 _NEVER = 2**64 - 1
 
 

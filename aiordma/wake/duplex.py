@@ -28,19 +28,6 @@ if TYPE_CHECKING:
 
     from .base import Waiter
 
-__all__ = [
-    "BUSY",
-    "CLOSED",
-    "EOF_SENT",
-    "KEPT",
-    "LOOP_ENDED",
-    "PENDING",
-    "Duplex",
-    "Loan",
-    "Outgoing",
-    "OutgoingMessage",
-]
-
 wake.preload()
 
 T = TypeVar("T")

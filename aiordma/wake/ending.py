@@ -25,15 +25,6 @@ from .origin import Origin
 if TYPE_CHECKING:
     from .base import Callback, ClosedCallback, EndCallback, LoopBound, Waker
 
-__all__ = [
-    "Ending",
-    "UnclosedHook",
-    "follow_runs",
-    "note_unclosed",
-    "refuse_other_loop",
-    "release_unclosed",
-]
-
 _log = logging.getLogger("aiordma.wake")
 
 UnclosedHook = Callable[[str, Origin, str], None]

@@ -15,8 +15,6 @@ import sys
 import threading
 from typing import Any
 
-__all__ = ["ENDS_PROGRAM", "contain"]
-
 #: What asyncio lets out of its callbacks and tasks, and out of the loop.
 ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
 

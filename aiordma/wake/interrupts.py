@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["protect_with", "uninterrupted"]
-
 _T = TypeVar("_T")
 
 _waiting: list[Any] = []

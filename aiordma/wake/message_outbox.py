@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["ChannelOutbox", "MessageOutbox"]
-
 #: What a message costs beside its bytes: empty ones are bounded, too.
 _COST = 64
 #: Shorter messages are copied, longer ones kept.

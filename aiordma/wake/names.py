@@ -8,8 +8,6 @@ import socket
 import sys
 from typing import Any
 
-__all__ = ["getaddrinfo"]
-
 
 async def getaddrinfo(
     host: str | bytes | None,

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-__all__ = ["Origin", "here", "record", "recorded", "shown"]
-
 Origin = tuple[tuple["CodeType", int], ...]
 """Innermost first: what runs, and its line."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from .base import Waiter
 
-__all__ = ["OUTBOX_BYTES", "Outbox", "buffers_of", "release", "released_on_error"]
-
 OUTBOX_BYTES = 64 * 1024 * 1024
 """While so many bytes wait, no more are accepted."""
 

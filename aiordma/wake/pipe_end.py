@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..errors import FallbackReason
 
-__all__ = ["AnyPipe", "PipeEnd"]
-
 
 class AnyPipe(Protocol):
     """What pipes of bytes and of messages have in common (``pipes/contracts.py`` has them in full)."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["SendsSoon"]
-
 
 @uninterrupted
 class SendsSoon(PipeEnd):

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .base import Waker
 
-__all__ = ["check_threads"]
-
 
 def check_threads(owner: Any, waker: Waker, *names: str) -> None:
     """From now on these methods of ``owner`` raise ``RuntimeError`` in another thread than its loop's, if the

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
             """The peer has not used them, and never will."""
 
 
-__all__ = ["Attempt"]
-
 #: Messages that a peer sends at most while this end makes its Proposal.
 _MOST_EARLY = 8
 

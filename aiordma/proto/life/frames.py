@@ -21,8 +21,6 @@ if TYPE_CHECKING:
             """The peer need not hear of its end."""
 
 
-__all__ = ["FramesLife"]
-
 #: How long a closed end waits for the peer's last frame, in seconds: closing with something unread would
 #: reset the connection, and discard what the peer has not read yet.
 _LINGER_S = 5.0

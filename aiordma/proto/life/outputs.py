@@ -9,8 +9,6 @@ from ..frozen import Frozen
 if TYPE_CHECKING:
     from ..rejoin import Event as RejoinEvent
 
-__all__ = ["Broken", "CloseTcp", "Negotiate", "Output", "Put", "ResetTcp"]
-
 
 class Output(Frozen):
     """Base of them."""
