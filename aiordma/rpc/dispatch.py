@@ -52,6 +52,9 @@ _log = logging.getLogger("aiordma.rpc")
 #: What a client may announce: methods by number, and bytes of metadata of one call.
 _METHODS = 4096
 _METADATA_BYTES = 16384
+#: Bytes that wait for a client until nothing more of it is looked at; what runs then is still answered. Small
+#: calls of a busy client pass its large replies up to here.
+_MOST_QUEUED_BYTES = 256 << 20
 
 
 class Handling:
@@ -123,6 +126,8 @@ class ServerConnection(Multiplexer):
         # A client that keeps to its limit gets one reply for each call, and for those with streams one item,
         # one CREDIT and the HEADERS at a time.
         self._most_queued = 4 * calls + 8
+        # Replies that it does not take are not bounded by its calls: a call is over when it is answered.
+        self._most_queued_bytes = _MOST_QUEUED_BYTES
         #: objects that all its calls in flight may have (``Config.max_connection_objects``)
         self.most_held = MAX_HELD_OBJECTS
 

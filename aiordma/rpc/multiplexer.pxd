@@ -8,6 +8,7 @@ from ..proto.rpc cimport RpcMessage
 cdef class Parcel:
     cdef public bytes head
     cdef public object body
+    cdef public Py_ssize_t nbytes
     cdef public object waiter
     cdef public object key
     cdef public bint sent
@@ -27,6 +28,9 @@ cdef class Multiplexer:
     cdef public Calls _base
     cdef public object _queue
     cdef public object _urgent
+    cdef public Py_ssize_t _queued_bytes
+    cdef public Py_ssize_t _most_queued_bytes
+    cdef public bint _receives
     cdef public dict _mergeable
     cdef public object _timer
     cdef public double _timer_at
@@ -38,5 +42,6 @@ cdef class Multiplexer:
     cpdef send(self, bytes head, body=*, instead=*)
     cpdef send_short(self, bytes head, body=*)
     cdef Parcel _enqueue(self, bytes head, body, waiter, key)
+    cdef _gone(self, Parcel parcel)
     cpdef _flush(self)
     cpdef _end(self, reason)

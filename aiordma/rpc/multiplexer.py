@@ -57,6 +57,7 @@ class Parcel:
     def __init__(self, head: bytes, body: Buffer, waiter: Waiter | None, key: object) -> None:
         self.head = head
         self.body = body
+        self.nbytes = len(head) + len(body)
         #: set when it has left, or never will
         self.waiter = waiter
         #: later messages with this key are merged into this one
@@ -98,6 +99,10 @@ class Multiplexer:
         self._deadlines = machine.deadlines
         self._base = machine
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
+        self._queued_bytes = 0
+        #: with more than so many bytes in the queue nothing more is received; 0: no limit
+        self._most_queued_bytes = 0
+        self._receives = True
         #: short messages that no other one has to come before
         self._urgent: deque[tuple[bytes, Buffer]] = deque()
         self._mergeable: dict[object, Parcel] = {}
@@ -214,7 +219,18 @@ class Multiplexer:
             )
         parcel = Parcel(head, body, waiter, key)
         self._queue[parcel] = None
+        self._queued_bytes += size
+        if self._receives and 0 < self._most_queued_bytes < self._queued_bytes:
+            self._receives = False
+            self.channel.on_message = None
         return parcel
+
+    def _gone(self, parcel: Parcel) -> None:
+        """It has left the queue."""
+        self._queued_bytes -= parcel.nbytes
+        if not self._receives and self._queued_bytes <= self._most_queued_bytes // 2 and self.ended is None:
+            self._receives = True
+            self.channel.on_message = self._on_message
 
     async def sent(self, parcel: Parcel) -> None:
         """Wait until ``parcel`` has left. When this raises, ``parcel.sent`` is whether it has; if not, it
@@ -227,7 +243,9 @@ class Multiplexer:
         try:
             await parcel.waiter.wait()
         finally:
-            self._queue.pop(parcel, None)
+            if parcel in self._queue:
+                del self._queue[parcel]
+                self._gone(parcel)
         if parcel.error is not None:
             raise no_memory(parcel.error) from parcel.error
         if not parcel.sent:
@@ -257,6 +275,7 @@ class Multiplexer:
             except MemoryError as exc:
                 parcel.error = exc
             queue.popitem(last=False)
+            self._gone(parcel)
             if parcel.key is not None:
                 del self._mergeable[parcel.key]
             if parcel.waiter is not None:
@@ -397,6 +416,7 @@ class Multiplexer:
             self._timer.cancel()
             self._timer = None
         queue, self._queue = self._queue, OrderedDict()
+        self._queued_bytes = 0
         self._mergeable.clear()
         self._urgent.clear()
         for parcel in queue:

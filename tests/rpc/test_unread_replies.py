@@ -1,0 +1,54 @@
+"""A client that calls and does not read its answers: its server keeps a bounded number of bytes for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from aiordma import rpc
+from aiordma.config import Config
+from tests.health import nothing_left, settle, until
+from tests.world import DEVICE
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = Config(device=DEVICE)
+MIB = 1 << 20
+CALLS = 100
+
+
+@pytest.mark.parametrize("path", ["rdma", "tcp"])
+async def test_replies_that_wait_are_bounded_in_bytes(path: Any) -> None:
+    """Calls that are not looked at wait at the client. All are answered as soon as it reads."""
+    service, begun = rpc.Service("s"), 0
+
+    @service.method
+    def large() -> bytes:
+        nonlocal begun
+        begun += 1
+        return bytes(MIB)
+
+    done: list[int] = []
+    async with nothing_left(), rpc.serve(service, "127.0.0.1", config=CONFIG) as server:
+        async with rpc.connect("127.0.0.1", server.port, config=CONFIG, mode=path) as client:
+            assert client.path == path
+            (connection,) = server._connections
+            assert connection._most_queued_bytes == 256 * MIB
+            connection._most_queued_bytes = 16 * MIB
+            channel: Any = client.connection.channel
+            reads, channel.on_message = channel.on_message, None
+
+            async def call() -> None:
+                done.append(len(await client.call("s.large")))
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(CALLS):
+                    tasks.start_soon(call)
+                await until(lambda: not connection._receives)
+                await settle()
+                assert connection._queued_bytes <= 16 * MIB + MIB + 1024
+                assert begun < CALLS
+                channel.on_message = reads
+        assert done == [MIB] * CALLS
