@@ -1,4 +1,4 @@
-"""The end of a channel that comes before its user asks for it: a peer may close as soon as it is connected."""
+"""The end of a channel that comes before its user asks for it: a peer may close as soon as it connects."""
 
 from __future__ import annotations
 
