@@ -24,7 +24,7 @@ soon() {
 }
 # starts COMMAND...: the program, until it has begun to work
 starts() {
-	rm -f "$here/in"
+	rm -f "$here/in" "$here/out" # which an earlier program may have left
 	mkfifo "$here/in"
 	"$@" <"$here/in" >"$here/out" 2>"$here/err" &
 	pid=$!
