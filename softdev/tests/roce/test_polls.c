@@ -20,8 +20,9 @@ enum {
     POLLED_NS = 3000000,
     QUIET_NS = 1000000,
     LAST_POLLS = TIMES(1000),
-    ATTEMPTS = 400,
+    ATTEMPTS = 4000,
     WANTED = 5,
+    ENOUGH = 50, /* attempts; then one that was seen will do: each proves it, and is rare on a busy machine */
     TURNS = 40,
     EXCHANGES = 20,    /* after which an answer is expected */
     WOKEN_NS = 200000, /* in which an acknowledgement would leave that does not wait */
@@ -152,10 +153,10 @@ static void receives(enum next next)
         }
         take(child.fd, &waited, 1);
         seen += waited && once;
-        more = seen < WANTED && i < ATTEMPTS;
+        more = seen < (i < ENOUGH ? WANTED : 1) && i < ATTEMPTS;
         give(child.fd, &more, 1);
     }
-    CHECK_EQ(seen, WANTED);
+    CHECK(seen > 0);
     child_join(&child);
     end_close(&end);
 }
