@@ -2,10 +2,13 @@
  * The handler that ends copies without memory.
  */
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/copy.h"
 #include "base/guard.h"
 
 static pthread_key_t key;
@@ -77,9 +80,49 @@ void soft_guard_at(soft_jump *jump)
 		pthread_setspecific(key, jump);
 }
 
-__attribute__((noinline)) bool soft_guard_copy(void *to, const void *from, size_t n)
+/*
+ * The C library may store the first bytes last (glibc does, around its "rep movsb"), and programs poll the last byte of
+ * what arrives, or a counter there. Up to two words a copy is loads, and stores that rise.
+ */
+static inline void place(char *to, const char *from, size_t n)
 {
-	return SOFT_GUARDED(soft_copy(to, from, n));
+	uint64_t last;
+
+	if (n <= 2 * sizeof(last)) {
+		soft_copy(to, from, n);
+		return;
+	}
+	memcpy(&last, from + n - sizeof(last), sizeof(last));
+	soft_copy(to, from, n - sizeof(last));
+	atomic_thread_fence(memory_order_release);
+	memcpy(to + n - sizeof(last), &last, sizeof(last));
+}
+
+static void place_lines(char *to, const char *from, size_t n)
+{
+	enum { LINE = 64 };
+
+	for (; n >= LINE; to += LINE, from += LINE, n -= LINE) {
+		memcpy(to, from, LINE);
+		__asm__ volatile("" ::: "memory"); /* one after the other */
+	}
+	memcpy(to, from, n);
+}
+
+__attribute__((noinline)) static bool copy_whole(void *to, const void *from, size_t n)
+{
+	return SOFT_GUARDED(place(to, from, n));
+}
+
+__attribute__((noinline)) static bool copy_lines(void *to, const void *from, size_t n)
+{
+	return SOFT_GUARDED(place_lines(to, from, n));
+}
+
+bool soft_guard_copy(void *to, const void *from, size_t n)
+{
+	/* Where it stopped, the C library may have begun anywhere. */
+	return soft_likely(copy_whole(to, from, n)) || copy_lines(to, from, n);
 }
 
 __attribute__((no_sanitize("thread"))) static void touch(volatile char *at, size_t n, bool write)

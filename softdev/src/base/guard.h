@@ -57,7 +57,10 @@ void soft_guard_at(soft_jump *jump);
 	})
 
 void soft_guard_install(void);
-/* soft_copy(). False: memory was missing; what stood before it may have been copied. */
+/*
+ * soft_copy(), the last eight bytes last (of more than sixteen). False: memory was missing; what stands before it has been
+ * copied then, by lines of 64 bytes.
+ */
 bool soft_guard_copy(void *to, const void *from, size_t n);
 /* Whether every page of it can be read, or written as well. Nothing is changed. */
 bool soft_guard_probe(void *at, size_t n, bool write);
