@@ -19,7 +19,10 @@ struct cm soft_cm = {
 	.epoll_fd = -1,
 };
 
-enum { MESSAGES = 64 }; /* limit for one socket before the others get their turn */
+enum {
+	MESSAGES = 64, /* limit for one socket before the others get their turn */
+	EVENTS = 16,
+};
 
 void cm_kick(void)
 {
@@ -113,13 +116,50 @@ static int tick(void)
 	return soft_clock_is_driven() ? -1 : wait_ms(next, now);
 }
 
-/* What has come is older than the time now. The thread waits by this clock from now on, or does no longer. */
+/* Does what epoll has reported. Lock held. */
+static void handle(const struct epoll_event *events, int n)
+{
+	uint64_t count;
+
+	for (int i = 0; i < n; i++) {
+		const int fd = events[i].data.fd;
+
+		if (fd != soft_cm.kick_fd && !cm_outbox_go_on(fd) && !take_refusals(fd))
+			take_messages(fd);
+		else if (fd == soft_cm.kick_fd && read(fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+			count = 0;
+	}
+}
+
+/*
+ * Does what the thread would do next: it may not have run since these messages came, to the process or to a listener.
+ * Limited, for whoever sends faster than they are taken. Lock held.
+ */
+static void handle_what_has_come(void)
+{
+	enum { ROUNDS = 64 };
+	struct epoll_event events[EVENTS];
+
+	for (int round = 0; round < ROUNDS; round++) {
+		const int n = epoll_wait(soft_cm.epoll_fd, events, EVENTS, 0);
+
+		if (n <= 0)
+			return;
+		handle(events, n);
+	}
+}
+
+/*
+ * What has come is older than the time now. What is due now asks, and who answers in this process does so now. The thread
+ * waits by this clock from now on, or does no longer.
+ */
 static void clock_moved(void)
 {
 	cm_lock();
-	for (int place = 0; soft_cm.running && place < CM_PLACES; place++)
-		take_messages(soft_cm.bus.fd[place]);
 	if (soft_cm.running) {
+		handle_what_has_come();
+		tick();
+		handle_what_has_come();
 		tick();
 		cm_kick();
 	}
@@ -135,8 +175,7 @@ static bool parted;
 /* Messages that wait get their answers; then each peer hears, once, that its connection has ended. */
 static void part(void)
 {
-	for (int place = 0; place < CM_PLACES; place++)
-		take_messages(soft_cm.bus.fd[place]);
+	handle_what_has_come();
 	for (struct cm_id *id = soft_cm.ids; id; id = id->next)
 		if (id->conn)
 			cm_conn_disconnect(&soft_cm.engine, id->conn, soft_clock_ns());
@@ -167,24 +206,16 @@ __attribute__((destructor)) static void part_at_exit(void)
 
 static void *thread_main(void *unused)
 {
-	struct epoll_event events[16];
+	struct epoll_event events[EVENTS];
 	int timeout = 0;
 
 	(void)unused;
 	pthread_setname_np(pthread_self(), "softdev-cm");
 	for (;;) {
-		const int n = epoll_wait(soft_cm.epoll_fd, events, 16, timeout);
-		uint64_t count;
+		const int n = epoll_wait(soft_cm.epoll_fd, events, EVENTS, timeout);
 
 		cm_lock();
-		for (int i = 0; i < n; i++) {
-			const int fd = events[i].data.fd;
-
-			if (fd != soft_cm.kick_fd && !cm_outbox_go_on(fd) && !take_refusals(fd))
-				take_messages(fd);
-			else if (fd == soft_cm.kick_fd && read(fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
-				count = 0;
-		}
+		handle(events, n);
 		if (atomic_load(&leaving) && !parted)
 			part();
 		if (parted && cm_outbox_is_empty())
