@@ -481,7 +481,8 @@ bool can_stop_threads(void)
     return !kernel_lacks(ptrace(PTRACE_SEIZE, getpid(), NULL, NULL), "ptrace");
 }
 
-int stop_progress(int pid)
+/* 0: none has that name (yet). */
+static int find_thread(int pid, const char *wanted)
 {
     char path[300], name[32];
     int found = 0;
@@ -494,12 +495,21 @@ int stop_progress(int pid)
         FILE *file = fopen(path, "r");
         if (!file)
             continue;
-        if (fgets(name, sizeof(name), file) && !strcmp(name, "softdev\n"))
+        if (fgets(name, sizeof(name), file) && !strcmp(name, wanted))
             found = atoi(entry->d_name);
         fclose(file);
     }
     closedir(tasks);
-    CHECK(found);
+    return found;
+}
+
+int stop_progress(int pid)
+{
+    int found;
+
+    /* The thread gives itself its name, once it runs. */
+    while (!(found = find_thread(pid, "softdev\n")))
+        usleep(1000);
     CHECK(!ptrace(PTRACE_SEIZE, found, NULL, NULL));
     CHECK(!ptrace(PTRACE_INTERRUPT, found, NULL, NULL));
     CHECK_EQ(waitpid(found, NULL, __WALL), found);
