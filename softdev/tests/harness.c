@@ -21,7 +21,10 @@
 
 #define HANG_SECONDS (120 * SLOWER)
 
+enum { LONG_SECONDS = 20 };
+
 static const char *running = "?";
+static uint64_t began;
 
 _Noreturn void test_fail(const char *file, int line, const char *format, ...)
 {
@@ -57,6 +60,7 @@ int test_main(int argc, char **argv, const struct test *tests, size_t count)
         running = tests[i].name;
         fprintf(stderr, "%s\n", running);
         alarm(HANG_SECONDS);
+        began = test_now_ns();
         tests[i].run();
         alarm(0);
     }
@@ -598,6 +602,11 @@ uint64_t test_now_ns(void)
 
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+bool test_takes_long(void)
+{
+    return test_now_ns() - began > LONG_SECONDS * UINT64_C(1000000000);
 }
 
 uint32_t test_random(uint32_t *state)
