@@ -15,6 +15,8 @@
 #define PERCENT 100
 #endif
 #define TIMES(all) (((all)*PERCENT + 99) / 100)
+/* After which a test or its child is taken for hanging. */
+#define HANG_SECONDS (120 * SLOWER)
 
 #define FAIL(...) test_fail(__FILE__, __LINE__, __VA_ARGS__)
 #define CHECK(condition)                                                                                     \

@@ -89,8 +89,8 @@ def test_a_row_is_counted() -> None:
     )
     assert python > 10_000
     assert device == 0
-    # Each end waits, reads and writes.
-    assert cells[-2].startswith("6 (")
+    # Each end waits, reads and writes. A busy machine adds a wake-up of a loop, now and then.
+    assert 6 <= float(cells[-2].split()[0]) < 6.5
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")

@@ -2,9 +2,6 @@
  * A personality that places messages in any order: what has arrived when one stops in its middle, and what stands first
  * of several WRITEs. A process has one personality, so each test is a child of this program.
  */
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +12,7 @@
 #include "tests/harness.h"
 
 /* Pieces of the path's MTU. What is missing at the source is a page of four of them. */
-enum { PIECE = 1024, PIECES = 64, SIZE = PIECE * PIECES, MIDDLE = PIECES / 2, GAP = 4, ROUNDS = 20000 };
+enum { PIECE = 1024, PIECES = 64, SIZE = PIECE * PIECES, MIDDLE = PIECES / 2, GAP = 4 };
 
 static struct end a, b;
 static char *from;
@@ -206,56 +203,6 @@ static void completions_hold(void)
             CHECK(all_bytes(b.buf + i * 64, 64, (uint8_t)('a' + i)));
         CHECK(all_bytes(b.buf + 7 * 64, PIECE, 'h'));
     }
-    close_both();
-}
-
-static atomic_int rounds;
-static atomic_bool over;
-
-/* Waits for the last byte of each message, and looks at the first ones. What TSan would report is what is tested. */
-__attribute__((no_sanitize("thread"))) static void *poll_last(void *at_end)
-{
-    const volatile uint8_t *first = b.buf, *last = at_end;
-
-    for (int round = 1;; round++) {
-        for (unsigned turns = 1; *last != (uint8_t)round; turns++) {
-            if (atomic_load(&over))
-                return NULL;
-            if (turns % 1024 == 0)
-                sched_yield();
-        }
-        for (int i = 0; i < 64; i++)
-            CHECK_EQ(first[i], (uint8_t)round);
-        atomic_store(&rounds, round);
-    }
-}
-
-/* As latency tests and older programs do: the last byte of a message says that all of it is there. */
-static void last_byte_last(void)
-{
-    pthread_t poller;
-
-    open_both();
-    struct address there = end_address(&b);
-    struct ibv_sge sge = {.addr = (uintptr_t)from, .length = SIZE, .lkey = source->lkey};
-    struct ibv_send_wr wr = {.wr_id = 1,
-                             .sg_list = &sge,
-                             .num_sge = 1,
-                             .opcode = IBV_WR_RDMA_WRITE,
-                             .send_flags = IBV_SEND_SIGNALED,
-                             .wr = {.rdma = {.remote_addr = there.addr, .rkey = there.rkey}}},
-                       *bad;
-    memset(b.buf, 0, SIZE);
-    OK(pthread_create(&poller, NULL, poll_last, b.buf + SIZE - 1));
-    for (int round = 1; round <= ROUNDS && !test_takes_long(); round++) {
-        memset(from, round, SIZE);
-        OK(ibv_post_send(a.qp, &wr, &bad));
-        expect_wc(a.send_cq, 1, IBV_WC_SUCCESS);
-        while (atomic_load(&rounds) < round)
-            sched_yield();
-    }
-    atomic_store(&over, true);
-    OK(pthread_join(poller, NULL));
     close_both();
 }
 
@@ -588,7 +535,6 @@ AS(mlx5, relaxed)
 AS(soft, messages_in_order)
 AS(unordered, messages_in_any_order)
 AS(unordered, completions_hold)
-AS(soft, last_byte_last)
 AS(soft, process_in_order)
 AS(unordered, process_in_any_order)
 AS(unordered, memory_of_its_own_in_any_order)
@@ -609,7 +555,6 @@ static const struct test tests[] = {
     TEST(messages_in_order_soft),
     TEST(messages_in_any_order_unordered),
     TEST(completions_hold_unordered),
-    TEST(last_byte_last_soft),
     TEST(process_in_order_soft),
     TEST(process_in_any_order_unordered),
     TEST(memory_of_its_own_in_any_order_unordered),
