@@ -168,7 +168,8 @@ class _Contact:
             self.engine.path_failed(peer, Code.TIMEOUT_CONFIRM_LINK.text)
             raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, peer) from None
         self.group.set_up_ended()
-        self.engine.path_works(peer)
+        if link.failure is None:  # else the failure has been noted, and stands
+            self.engine.path_works(peer)
 
     def is_proved(self) -> bool:
         """Whether the peer has proved the link, by all that has come over it, dispatched or not."""
