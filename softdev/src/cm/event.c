@@ -141,14 +141,22 @@ static struct cm_event *unqueue(struct cm_id *id)
 	return taken;
 }
 
+/* The id that it is about is nobody's yet, and shares the listener's channel. */
+static bool asks_for_child(const struct cm_event *event)
+{
+	return event->event.event == RDMA_CM_EVENT_CONNECT_REQUEST && event->event.id != &event->owner->id;
+}
+
 void cm_events_drop(struct cm_id *id)
 {
 	struct cm_event *event = unqueue(id), *next;
 
 	for (; event; event = next) {
 		next = event->next;
-		if (event->event.event == RDMA_CM_EVENT_CONNECT_REQUEST && event->event.id != &id->id)
+		if (asks_for_child(event)) {
+			cm_events_drop(to_id(event->event.id)); /* what has become of the request meanwhile */
 			cm_id_free(to_id(event->event.id));
+		}
 		free(event);
 	}
 }
@@ -160,13 +168,10 @@ void cm_events_move(struct cm_id *id, struct cm_channel *to)
 	id->id.channel = &to->channel;
 	for (; event; event = next) {
 		next = event->next;
-		if (event->event.event == RDMA_CM_EVENT_CONNECT_REQUEST && event->event.id != &id->id) {
-			struct cm_id *child = to_id(event->event.id);
-
-			if (child->id.channel != &to->channel)
-				cm_events_move(child, to);
-		}
+		struct cm_id *const child = asks_for_child(event) ? to_id(event->event.id) : NULL;
 		cm_event_push(event);
+		if (child && child->id.channel != &to->channel)
+			cm_events_move(child, to); /* behind it */
 	}
 }
 

@@ -72,7 +72,10 @@ static bool hello(struct soft_link *link)
  * One process has one link in each direction, or two while it opens its devices anew; many would take descriptors, and
  * a process can take many slots.
  */
-enum { LINKS_OF_ONE = 8 };
+enum {
+	LINKS_OF_ONE = 8,
+	LINKS_OF_STRANGERS = 256, /* all processes of other PID namespaces, which cannot be told apart */
+};
 
 static bool too_many(pid_t pid, bool dialled)
 {
@@ -80,7 +83,9 @@ static bool too_many(pid_t pid, bool dialled)
 
 	for (struct soft_link *link = soft_shm.links; link; link = link->next)
 		n += link->dialled == dialled && link->pid == pid;
-	return pid && n >= LINKS_OF_ONE;
+	if (!pid)
+		return !dialled && n >= LINKS_OF_STRANGERS;
+	return n >= LINKS_OF_ONE;
 }
 
 struct soft_link *soft_link_dial(uint32_t slot)
