@@ -81,21 +81,30 @@ void soft_guard_at(soft_jump *jump)
 }
 
 /*
- * The C library may store the first bytes last (glibc does, around its "rep movsb"), and programs poll the last byte of
- * what arrives, or a counter there. Up to two words a copy is loads, and stores that rise.
+ * The C library may store the first bytes last (glibc does, around its "rep movsb", and of five to seven bytes), and
+ * programs poll the last byte of what arrives, or a counter there. So the last word is a store of its own, or of a
+ * few bytes the last one. What is a power of two is one store.
  */
 static inline void place(char *to, const char *from, size_t n)
 {
 	uint64_t last;
 
-	if (n <= 2 * sizeof(last)) {
-		soft_copy(to, from, n);
+	if (soft_likely(n > sizeof(last))) {
+		memcpy(&last, from + n - sizeof(last), sizeof(last));
+		soft_copy(to, from, n - sizeof(last));
+		atomic_thread_fence(memory_order_release);
+		memcpy(to + n - sizeof(last), &last, sizeof(last));
 		return;
 	}
-	memcpy(&last, from + n - sizeof(last), sizeof(last));
-	soft_copy(to, from, n - sizeof(last));
+	atomic_thread_fence(memory_order_release); /* it may be the end of a longer message */
+	if (!(n & (n - 1))) {
+		memmove(to, from, n);
+		return;
+	}
+	const char end = from[n - 1];
+	memmove(to, from, n - 1);
 	atomic_thread_fence(memory_order_release);
-	memcpy(to + n - sizeof(last), &last, sizeof(last));
+	to[n - 1] = end;
 }
 
 static void place_lines(char *to, const char *from, size_t n)
@@ -106,7 +115,8 @@ static void place_lines(char *to, const char *from, size_t n)
 		memcpy(to, from, LINE);
 		__asm__ volatile("" ::: "memory"); /* one after the other */
 	}
-	memcpy(to, from, n);
+	for (volatile char *at = to; n; n--)
+		*at++ = *from++;
 }
 
 __attribute__((noinline)) static bool copy_whole(void *to, const void *from, size_t n)

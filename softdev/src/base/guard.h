@@ -58,7 +58,7 @@ void soft_guard_at(soft_jump *jump);
 
 void soft_guard_install(void);
 /*
- * soft_copy(), the last eight bytes last (of more than sixteen). False: memory was missing; what stands before it has been
+ * soft_copy(), the last bytes last. False: memory was missing; what stands before it has been
  * copied then, by lines of 64 bytes.
  */
 bool soft_guard_copy(void *to, const void *from, size_t n);

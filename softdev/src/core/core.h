@@ -405,6 +405,9 @@ static inline struct soft_rwqe *soft_rq_at(struct soft_rq *rq, uint32_t i)
 }
 /* Takes the next receive of the QP or its SRQ into qp->current. False: none posted. */
 bool soft_rq_take(struct soft_qp *qp);
+/* The message that it was taken for is refused. One of the queue pair's own stays posted; one of a shared queue stays in
+ * `current`, for the next message or for the flush. */
+void soft_rq_put_back(struct soft_qp *qp);
 /* ibv_post_recv and ibv_post_srq_recv for our contexts; they take the locks. */
 int soft_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int soft_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);

@@ -232,7 +232,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 			wqe->status = (uint8_t)status;
 		return SOFT_RUN_DONE;
 	}
-	if (receives && !soft_rq_take(b)) {
+	if (receives && !b->current && !soft_rq_take(b)) {
 		uint8_t timer = b->attr.min_rnr_timer;
 		soft_unlock(&b->rq_lock);
 		if (!reliable)
@@ -254,7 +254,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		if (!status)
 			status = receive(b, qp, wqe, pieces, after);
 		else
-			b->current = NULL; /* the QP's own receive stays posted, and is flushed */
+			soft_rq_put_back(b);
 	}
 	soft_unlock(&b->rq_lock);
 	if (reliable)

@@ -98,6 +98,11 @@ void soft_rq_flush(struct soft_qp *qp)
 	struct ibv_wc wc = { .status = IBV_WC_WR_FLUSH_ERR, .opcode = IBV_WC_RECV, .qp_num = qp->qp.qp_num };
 
 	if (qp->srq) {
+		/* Of the shared queue it is gone, and nobody else can give it back to the program. */
+		if (qp->current) {
+			wc.wr_id = qp->current->wr_id;
+			soft_cq_push(to_cq(qp->qp.recv_cq), &wc, true);
+		}
 		qp->current = NULL;
 		return;
 	}
@@ -150,6 +155,12 @@ void soft_rq_release(struct soft_qp *qp)
 	if (!qp->srq)
 		qp->rq.head++;
 	qp->current = NULL;
+}
+
+void soft_rq_put_back(struct soft_qp *qp)
+{
+	if (!qp->srq)
+		qp->current = NULL;
 }
 
 /* ---- shared receive queues ------------------------------------------------------------------------ */

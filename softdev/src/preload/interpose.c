@@ -277,7 +277,7 @@ SOFT_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 	return ROUTE(POINTER, qp->context, soft_qp_to_qp_ex(qp), ibv_qp_to_qp_ex, "IBVERBS_1.6", qp);
 }
 
-/* The bytes of a message are copied by memcpy, which guarantees no order: do not poll on the last byte. */
+/* The last bytes come last, but not where the kernel copies between processes, and not with each personality. */
 SOFT_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
 {
 	return ROUTE(ZERO, qp->context, 0, ibv_query_qp_data_in_order, "IBVERBS_1.14", qp, op, flags);

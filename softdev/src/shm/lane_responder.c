@@ -183,13 +183,13 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 	}
 	at = soft_rx_remote(qp, IBV_WR_RDMA_WRITE, reth->rkey, addr, rec->length, &status, after);
 	if (!at) {
-		qp->current = NULL;
+		soft_rq_put_back(qp);
 		return nak(qp, status);
 	}
 	if (soft_unlikely(!(soft_unordered && rec->length && soft_is_loose(reth->rkey) ?
 				    soft_place(qp, at, payload, rec->length) :
 				    soft_rx_copy(at, payload, rec->length)))) {
-		qp->current = NULL;
+		soft_rq_put_back(qp);
 		return nak(qp, soft_rx_missing(qp, after));
 	}
 	in->message = SOFT_IN_WRITE;
@@ -451,6 +451,9 @@ static bool progress(struct soft_qp *qp, bool last, struct soft_after *after)
 		if (atomic_load(&in->seg->want_ack) > before)
 			ring_requester(in, true);
 	}
+	/* `head` before `blocked`, as the requester has it: else both would wait. A message that has ended did this above. */
+	if (in->head != head && in->published == before)
+		atomic_thread_fence(memory_order_seq_cst);
 	/* Half a ring at a time, so that a requester waiting for room is not woken for every record. */
 	if (soft_unlikely(atomic_load(&in->seg->blocked)) &&
 	    atomic_load(&in->seg->tail) - in->head <= SOFT_REQ_RING / 2) {

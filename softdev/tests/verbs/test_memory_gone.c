@@ -100,6 +100,31 @@ static void writes(void)
     of_the_peer(IBV_WR_RDMA_WRITE, 16 * 4096, 0, -1);
 }
 
+/* A WRITE of a few bytes, the first of which are in the missing page: those behind it would say that all are there. */
+static void last_bytes_come_last(void)
+{
+    struct end a, b;
+
+    for (size_t length = 2; length < 70; length++) {
+        for (size_t missing = 1; missing < length; missing++) {
+            pair_open(&a, &b, NULL);
+            pair_connect(&a, &b, NULL);
+            struct memory own = take_memory(&a), gone = take_memory(&b);
+            uint8_t *behind = gone.at + (MIDDLE + 1) * page;
+            memset(own.at, 2, length);
+            spoil(&gone, PROT_NONE);
+            post(&a, IBV_WR_RDMA_WRITE, &own, length, (uintptr_t)behind - missing, gone.mr->rkey);
+            expect_wc(a.send_cq, 9, IBV_WC_REM_OP_ERR);
+            CHECK_EQ(behind[length - missing - 1], 1);
+            free_memory(&own);
+            free_memory(&gone);
+            pair_close(&a, &b);
+        }
+        if (length == 20)
+            length = 62;
+    }
+}
+
 static void reads(void)
 {
     of_the_peer(IBV_WR_RDMA_READ, 64, MIDDLE * 4096, PROT_NONE);
@@ -257,5 +282,5 @@ static void others_signals(void)
     }
 }
 
-TEST_MAIN(TEST(writes), TEST(reads), TEST(atomics), TEST(ones_own), TEST(receives), TEST(another_process),
-          TEST(others_signals))
+TEST_MAIN(TEST(writes), TEST(last_bytes_come_last), TEST(reads), TEST(atomics), TEST(ones_own),
+          TEST(receives), TEST(another_process), TEST(others_signals))

@@ -127,6 +127,59 @@ static void last_wqe_reached(void)
     pair_close(&a, &b);
 }
 
+/* The receive that a refused WRITE had taken comes back as flushed, before the event: else each such peer would take one
+ * buffer from all. */
+static void is_refused(struct end *to)
+{
+    struct ibv_async_event event;
+
+    do {
+        OK(ibv_get_async_event(to->context, &event));
+        ibv_ack_async_event(&event);
+    } while (event.event_type == IBV_EVENT_QP_ACCESS_ERR);
+    CHECK_EQ(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+    expect_wc(to->recv_cq, 5, IBV_WC_WR_FLUSH_ERR);
+}
+
+static void ask_in_vain(struct end *end, struct address there)
+{
+    there.rkey ^= 0x5500;
+    post_rdma(end, 1, IBV_WR_RDMA_WRITE_WITH_IMM, 0, 8, &there, 0, IBV_SEND_SIGNALED);
+    expect_wc(end->send_cq, 1, IBV_WC_REM_ACCESS_ERR);
+}
+
+static void refused(void)
+{
+    open_pair(&(struct end_options){.srq = true});
+    post_recv(&b, 5, 0, 8);
+    ask_in_vain(&a, end_address(&b));
+    is_refused(&b);
+    pair_close(&a, &b);
+}
+
+static void other_process(int fd, void *unused)
+{
+    (void)unused;
+    end_open(&b, &(struct end_options){.srq = true});
+    post_recv(&b, 5, 0, 8);
+    end_meet(fd, &b);
+    rendezvous(fd);
+    is_refused(&b);
+    end_close(&b);
+}
+
+static void refused_in_another_process(void)
+{
+    struct child child = child_start(other_process, NULL);
+
+    end_open(&a, NULL);
+    struct address there = end_meet(child.fd, &a);
+    rendezvous(child.fd);
+    ask_in_vain(&a, there);
+    child_join(&child);
+    end_close(&a);
+}
+
 static void sizes(void)
 {
     struct ibv_device_attr device;
@@ -205,4 +258,4 @@ static void errors(void)
 }
 
 TEST_MAIN(TEST(receive), TEST(shared), TEST(waits_for_a_receive), TEST(limit), TEST(last_wqe_reached),
-          TEST(sizes), TEST(errors))
+          TEST(refused), TEST(refused_in_another_process), TEST(sizes), TEST(errors))

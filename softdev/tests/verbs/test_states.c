@@ -302,6 +302,37 @@ static void drained(void)
     end_close(&end);
 }
 
+/* A message that has begun is carried out first, however long it is. */
+static void drained_behind_a_long_message(void)
+{
+    enum { LENGTH = 8 << 20 };
+    struct ibv_async_event event;
+    struct ibv_wc wc;
+    bool done = false;
+
+    end_open(&end, &(struct end_options){.size = 2 * LENGTH});
+    self = end_address(&end);
+    bring_to(IBV_QPS_RTS);
+    fill(end.buf, LENGTH, 1);
+    post_rdma(&end, 1, IBV_WR_RDMA_WRITE, 0, LENGTH, &self, LENGTH, IBV_SEND_SIGNALED);
+    struct ibv_qp_attr attr = attributes(IBV_QPS_SQD);
+    attr.en_sqd_async_notify = 1;
+    OK(ibv_modify_qp(end.qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
+    while (!done) {
+        const bool told = readable(end.context->async_fd);
+        const int n = ibv_poll_cq(end.send_cq, 1, &wc);
+        CHECK(n >= 0);
+        done = n;
+        CHECK(done || !told);
+    }
+    CHECK_STATUS(&wc, IBV_WC_SUCCESS);
+    CHECK(holds(end.buf + LENGTH, LENGTH, 1));
+    OK(ibv_get_async_event(end.context, &event));
+    CHECK_EQ(event.event_type, IBV_EVENT_SQ_DRAINED);
+    ibv_ack_async_event(&event);
+    end_close(&end);
+}
+
 static void creation(void)
 {
     struct ibv_device_attr device;
@@ -361,4 +392,4 @@ static void inline_unasked(void)
 }
 
 TEST_MAIN(TEST(all_transitions), TEST(masks), TEST(bad_values), TEST(query), TEST(posting), TEST(drained),
-          TEST(creation), TEST(inline_unasked))
+          TEST(drained_behind_a_long_message), TEST(creation), TEST(inline_unasked))
