@@ -19,11 +19,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 DRAWING = ROOT / "docs" / "first-look.svg"
 #: By how ends wait, and everything else.
 WAITING = REST = "20261129-020624-f47f76d75053"
-OURS, AWAKE, ASLEEP, CALLS = (
+OURS, AWAKE, ASLEEP, CALLS, ASYNC_CALLS = (
     "stream-hybrid-uvloop",
     "stream-spin-uvloop",
     "stream-events-uvloop",
     "rpc-def-uvloop",
+    "rpc-bare-uvloop",
 )
 TCP, TCP_AWAKE, MSGPACK, GRPC = "tcp-uvloop", "tcp-spin-uvloop", "msgpack-uvloop", "grpc-asyncio"
 
@@ -73,11 +74,13 @@ def calls(summary: Summary) -> drawing.Bar:
     rates = pair(summary, CALLS, MSGPACK, "calls", "64", "per_second")
     single = pair(summary, CALLS, MSGPACK, "calls", "64", "p50_us")
     grpc = pair(summary, CALLS, GRPC, "calls", "64", "p50_us")
+    waiting = pair(summary, ASYNC_CALLS, MSGPACK, "calls", "64", "per_second")
     return drawing.Bar(
-        "64 B calls, 64 in flight",
+        "64 B calls, 64 in flight, def handler",
         rates.ours / rates.theirs,
         f"{rates.ours / 1e3:.0f} k/s / {rates.theirs / 1e3:.0f} k/s by msgpack on TCP",
-        f"One at a time: {single.factor:.0f}x msgpack on TCP, {grpc.factor:.0f}x grpc.aio.",
+        f"async def: {waiting.ours / waiting.theirs:.2f}x. "
+        f"One at a time, def: {single.factor:.0f}x msgpack on TCP, {grpc.factor:.0f}x grpc.aio.",
     )
 
 
