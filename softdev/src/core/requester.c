@@ -326,12 +326,6 @@ void soft_sq_flush(struct soft_qp *qp)
 		qp->path->flushed(qp);
 }
 
-/* A message of which a part is carried out: it goes on, whatever the state. */
-static bool is_in_the_middle(struct soft_qp *qp)
-{
-	return qp->sq_next != qp->sq_tail && soft_sq_at(qp, qp->sq_next)->offset;
-}
-
 void soft_sq_retire(struct soft_qp *qp, struct soft_after *after)
 {
 	if (qp->path->count_acked)
@@ -358,12 +352,13 @@ void soft_sq_retire(struct soft_qp *qp, struct soft_after *after)
 			return;
 		}
 	}
-	if (soft_unlikely(soft_state(qp) == IBV_QPS_SQD && qp->attr.sq_draining && qp->sq_head == qp->sq_next &&
-			  !is_in_the_middle(qp))) {
-		qp->attr.sq_draining = 0;
-		if (qp->attr.en_sqd_async_notify)
-			soft_async_push(to_ctx(qp->qp.context), IBV_EVENT_SQ_DRAINED, &qp->qp);
-	}
+	const bool drains = soft_state(qp) == IBV_QPS_SQD && qp->attr.sq_draining && qp->sq_head == qp->sq_next;
+	/* A message of which a part is carried out goes on, whatever the state. */
+	if (soft_likely(!drains) || (qp->sq_next != qp->sq_tail && soft_sq_at(qp, qp->sq_next)->offset))
+		return;
+	qp->attr.sq_draining = 0;
+	if (qp->attr.en_sqd_async_notify)
+		soft_async_push(to_ctx(qp->qp.context), IBV_EVENT_SQ_DRAINED, &qp->qp);
 }
 
 /* ---- running -------------------------------------------------------------------------------------- */
