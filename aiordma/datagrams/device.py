@@ -150,9 +150,11 @@ class EndpointDevice:
         self.parts = new
         if new is not None:
             self.moves += 1
-        self._home.device_changed(new, reason)
-        if old is not None:
-            old.close()
+        try:
+            self._home.device_changed(new, reason)
+        finally:
+            if old is not None:
+                old.close()
 
     # -- the end
 

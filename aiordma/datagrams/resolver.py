@@ -174,8 +174,9 @@ class Resolver:
             return None
         nonce = secrets.token_bytes(NONCE_BYTES)
         query = _Query(hello.where, nonce, hello.nonce, sock, self._waker.new_waiter())
-        self._queries[nonce] = query
+        # This fails where the peer has reset the connection: then there is nothing to be proved.
         sock.send(Welcome(hello.nonce, nonce, parts.where).encode())
+        self._queries[nonce] = query
         return query
 
     async def _read(self, sock: socket.socket, size: int) -> bytes:
@@ -248,7 +249,9 @@ class Resolver:
         for query in [query for query in self._queries.values() if query.route is None]:
             say_moved(query.sock)
             self.forget(query.nonce)
-            self._jobs[query.sock].cancel()
+            job = self._jobs.get(query.sock)
+            if job is not None:
+                job.cancel()
 
     # -- querying
 
@@ -317,11 +320,16 @@ class Resolver:
             self._home.send_proof(udp_proof(nonce), sockaddr)
             if await waiter.wait_until(min(deadline, now() + pause)):
                 return True
-            with contextlib.suppress(BlockingIOError, InterruptedError):
-                if sock.recv(len(MOVED), socket.MSG_PEEK) == MOVED:
-                    raise PeerMovedError
-                return False  # it does not want us
-            pause *= longer
+            try:
+                said = sock.recv(len(MOVED), socket.MSG_PEEK)
+            except (BlockingIOError, InterruptedError):
+                pause *= longer
+                continue
+            except OSError:
+                return False  # it has reset the connection
+            if said == MOVED:
+                raise PeerMovedError
+            return False  # it does not want us
         return False
 
     # -- the end

@@ -21,7 +21,7 @@ from tests.processes import process
 from tests.tuned import tuned
 
 from .test_endpoint import LOCAL, open_at, parts_of
-from .test_unreliable import faults
+from .test_unreliable import ask_and_reset, faults
 
 if TYPE_CHECKING:
     from aiordma.datagrams.endpoint import DatagramEndpoint
@@ -330,6 +330,18 @@ async def test_a_late_proof_is_no_data() -> None:
         await exchange(one, other)
         with pytest.raises(anyio.WouldBlock):
             other.receive_nowait()
+
+
+async def test_who_asked_and_reset_the_connection_does_not_stop_the_move() -> None:
+    async with two_devices(), await open_on() as one, await open_on() as other:
+        ask_and_reset(other, 50)
+        await exchange(one, other)
+        old = parts_of(other)
+        fail("qp", other)
+        await until(lambda: other.statistics().moves == 1)
+        assert old._closed
+        await until(lambda: other.path_to(one.local_address) == "rdma")
+        await exchange(one, other)
 
 
 @pytest.mark.parametrize("where", ["here", "there"])

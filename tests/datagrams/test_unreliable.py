@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import dataclasses
 import socket
+import struct
 from typing import TYPE_CHECKING
 
 import anyio
@@ -25,6 +26,8 @@ from .test_endpoint import LOCAL, open_at, parts_of, rdma_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from aiordma.datagrams.endpoint import DatagramEndpoint
 
     from .test_endpoint import Pair
 
@@ -178,6 +181,50 @@ async def test_a_lying_resolver_is_not_believed() -> None:
             assert innocent.statistics().peers_rdma == 0
             # The innocent one received no request, and a nonce it does not know.
             assert innocent.statistics().received_rdma == 0
+
+
+@in_virtual_time
+async def test_a_resolver_that_resets_the_connection_has_no_rdma() -> None:
+    """In the middle of the proof: whoever waits to learn the path learns it then."""
+    async with await open_at(config=tuned(link_timeout_ms=1000)) as one, await open_at() as innocent:
+        with socket.create_server((LOCAL, 0)) as listening:
+            listening.setblocking(False)
+
+            async def answer_and_reset() -> None:
+                await anyio.wait_readable(listening)
+                sock, _ = listening.accept()
+                with sock:
+                    sock.setblocking(False)
+                    await anyio.wait_readable(sock)
+                    hello = Hello.decode(sock.recv(Hello.SIZE))
+                    sock.send(Welcome(hello.nonce, b"n" * 16, parts_of(innocent).where).encode())
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(answer_and_reset)
+                with anyio.fail_after(10):
+                    assert await one.resolve(listening.getsockname()) == "udp"
+            reason = one.reason_for(listening.getsockname())
+            assert reason is not None
+            assert reason.code == Code.PEER_UNREACHABLE
+
+
+def ask_and_reset(endpoint: DatagramEndpoint, times: int) -> None:
+    """Ask it for its queue pair, each time from a connection that is reset before the answer."""
+    for _ in range(times):
+        with socket.create_connection(endpoint.local_address) as sock:
+            sock.send(Hello(b"a" * 16, parts_of(endpoint).where).encode())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+async def test_who_asks_and_resets_the_connection_leaves_nothing_behind() -> None:
+    async with await open_at("rdma") as one, await open_at("rdma") as other:
+        ask_and_reset(one, 50)
+        # It is served after them.
+        assert await other.resolve(one.local_address) == "rdma"
+        resolver = one._table.resolver
+        await until(lambda: not resolver._jobs)
+        assert len(resolver._queries) == 1
 
 
 async def test_a_claim_without_proof_is_worth_nothing() -> None:
