@@ -48,6 +48,8 @@ class Notes:
         self._connection, self._outbox = connection, outbox
         self.window = CreditWindow(NOTES)
         self._arrived: deque[bytes] = deque()
+        #: Those of this end that the peer has not taken.
+        self._untaken = 0
         self._lock = anyio.Lock()
         self._waiter = wake.current().new_waiter()
 
@@ -62,6 +64,7 @@ class Notes:
         """Send one, when the peer has taken enough of those before."""
         self.check(payload)
         await self.window.acquire()
+        self._untaken += 1
         self._outbox.send(head(Op.NOTE, 0), bytes(payload))
 
     async def next(self) -> bytes:
@@ -77,15 +80,20 @@ class Notes:
 
     def arrived(self, body: memoryview) -> None:
         """:raises RemoteProtocolError: one too many, or one that is too long."""
-        if len(body) > MAX_NOTE_BYTES or len(self._arrived) >= NOTES:
+        held, outbox = len(self._arrived), self._outbox
+        if held + len(outbox) >= NOTES:
+            # The peer cannot know that its user's note was taken before it has the message of that.
+            held += outbox.waiting(Op.TAKEN)
+        if len(body) > MAX_NOTE_BYTES or held >= NOTES:
             raise RemoteProtocolError("a notification that is too long, or one too many")
         self._arrived.append(bytes(body))
         self._waiter.set()
 
     def taken(self) -> None:
         """:raises RemoteProtocolError: none was sent."""
-        if self.window.available == NOTES:
+        if self._untaken <= self._outbox.waiting(Op.NOTE):
             raise RemoteProtocolError("the peer took a notification that was never sent")
+        self._untaken -= 1
         self.window.release()
 
     def end(self, error: BaseException) -> None:

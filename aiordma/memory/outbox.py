@@ -11,13 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..pipes.contracts import Channel
+    from ..proto.memory import Op
 
     Body = memoryview | bytes
 
 
 class Outbox:
     """Sends messages on a channel, and keeps those for which it has no room now. Its users bound them: what
-    an end asks for by its credit, what it answers by the other end's."""
+    an end asks for by its credit, what it answers by the other end's. So what waits here must not be counted
+    as answered or taken: the peer has not got it."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -41,6 +43,14 @@ class Outbox:
                 self._waiting.popleft()
         except (BrokenResourceError, ClosedResourceError):
             self._waiting.clear()
+
+    def waiting(self, *ops: Op) -> int:
+        """Messages of these operations that wait: what the peer cannot have."""
+        return sum(1 for message, _, _ in self._waiting if message[0] in ops)
+
+    def holds(self, head: bytes) -> bool:
+        """Whether this message waits."""
+        return any(message is head for message, _, _ in self._waiting)
 
     def replace(self, of: object, instead: Callable[[bytes], tuple[bytes, bytes]]) -> None:
         """Send other messages for those that wait and have a body of this.

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 MAX_OPENINGS = 4096
 #: Answers that wait for room: twice what an honest peer asks for.
 _MAX_ANSWERS = 256
+_ANSWERS = (Op.OPENED, Op.DONE, Op.REFUSED)
 _TAKEN_BACK = "the owner has taken this memory back"
 
 
@@ -149,7 +150,7 @@ class Owner:
 
         :raises RemoteProtocolError: no honest peer sends that.
         """
-        if len(self.outbox) > _MAX_ANSWERS:
+        if len(self.outbox) > _MAX_ANSWERS < self.outbox.waiting(*_ANSWERS):
             raise RemoteProtocolError("more requests for memory than the credit allows")
         try:
             if op == Op.OPEN:

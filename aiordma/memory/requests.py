@@ -113,6 +113,8 @@ class Requests:
         request = self._pending.get(number)
         if request is None:
             raise RemoteProtocolError("an answer to no request")
+        if self._outbox.holds(request.message):
+            raise RemoteProtocolError("an answer to a request that was not sent")
         result, error = self._take(request, op, code, body)
         del self._pending[number]
         request.into = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import struct
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -25,18 +27,18 @@ from tests.roles import LOCAL
 from .pairs import PATHS, config_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def raw_client(path: str) -> AsyncIterator[tuple[End, memory.Server, memory.Region]]:
+async def raw_client(path: str, size: int = 4096) -> AsyncIterator[tuple[End, memory.Server, memory.Region]]:
     """A client of messages only, a server, and its region, which must not change."""
     config = config_of(path)
     async with (
         memory.serve(LOCAL, config=config) as server,
-        await memory.alloc(4096, config=config) as region,
+        await memory.alloc(size, config=config) as region,
         await channel.connect(LOCAL, server.port, kind=Kind.MEMORY, config=config) as connected,
     ):
         assert connected.path == path
@@ -142,6 +144,114 @@ async def test_more_notes_than_there_is_room_for() -> None:
             await end.send(head(Op.NOTE, 0))
         with anyio.fail_after(30):
             await peer.wait_closed()
+
+
+@asynccontextmanager
+async def client_that_takes_nothing(
+    path: str, size: int = 1 << 16
+) -> AsyncIterator[tuple[End, memory.Peer, memory.Region]]:
+    """A client of messages, its peer at the server, whose answers wait, and what the client has opened with
+    number 1. Its requests have the numbers from 2 on."""
+    async with raw_client(path, size) as (end, server, region):
+        await answer(end, head(Op.OPEN, 1) + region.descriptor(Rights.READ))
+        (peer,) = server.peers
+        end.channel.on_message = None
+        for number in itertools.count(2):
+            await end.send(head(Op.READ, number) + span(1, 0, size))
+            await settle()
+            if len(peer._outbox):
+                break
+        yield end, peer, region
+
+
+async def goes_on(end: End, peer: memory.Peer, message: Callable[[], bytes]) -> int:
+    """Send such messages until the peer has had enough; how many were most that waited for the client."""
+    most = 0
+    with contextlib.suppress(anyio.BrokenResourceError):
+        while not peer._over and most < 1000:
+            await end.send(message())
+            await settle()
+            most = max(most, len(peer._outbox))
+    return most
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_notes_from_who_takes_nothing(path: str) -> None:
+    """The program takes each of them, and the client does not take that it has."""
+    async with client_that_takes_nothing(path) as (end, peer, _), anyio.create_task_group() as tasks:
+
+        async def take() -> None:
+            with contextlib.suppress(anyio.BrokenResourceError):
+                async for _ in peer.notifications():
+                    pass
+
+        tasks.start_soon(take)
+        assert await goes_on(end, peer, lambda: head(Op.NOTE, 0)) < 200
+        with anyio.fail_after(30):
+            await peer.wait_closed()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_notes_that_are_taken_before_they_were_sent(path: str) -> None:
+    async with client_that_takes_nothing(path) as (end, peer, _), anyio.create_task_group() as tasks:
+
+        async def notify() -> None:
+            with contextlib.suppress(anyio.BrokenResourceError):
+                while True:
+                    await peer.notify(bytes(4096))
+
+        tasks.start_soon(notify)
+        await until(lambda: not peer._notes.window.available)
+        assert await goes_on(end, peer, lambda: head(Op.TAKEN, 0)) < 200
+        with anyio.fail_after(30):
+            await peer.wait_closed()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_answers_to_requests_that_were_not_sent(path: str) -> None:
+    async with client_that_takes_nothing(path) as (end, peer, region), anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            with contextlib.suppress(anyio.BrokenResourceError):
+                while True:
+                    with contextlib.suppress(memory.MemoryAccessError):
+                        await peer.open(region.descriptor())
+
+        def guess() -> bytes:
+            (number,) = peer.requests._pending
+            return head(Op.REFUSED, number, Fault.LIMIT)
+
+        tasks.start_soon(ask)
+        await until(lambda: peer.requests.under_way)
+        assert await goes_on(end, peer, guess) < 200
+        with anyio.fail_after(30):
+            await peer.wait_closed()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_who_is_slow_to_learn_that_much_was_taken_back_is_not_hostile(path: str) -> None:
+    count = 400
+    async with client_that_takes_nothing(path) as (end, peer, region):
+        take = end._on_message
+        end.channel.on_message = take
+        await end.until(lambda: not len(peer._outbox))
+        for number in range(count):
+            await end.send(head(Op.OPEN, 1000 + number) + region.descriptor(Rights.READ))
+        await end.until(lambda: HEADER.unpack(bytes(end.messages[-1])[:8])[2] == 999 + count)
+        end.channel.on_message = None
+        number = 2000
+        while not len(peer._outbox):
+            await end.send(head(Op.READ, number) + span(1, 0, region.nbytes))
+            await settle()
+            number += 1
+        with anyio.fail_after(30):
+            await region.revoke(grace=0)
+        assert len(peer._outbox) > count
+        await end.send(head(Op.READ, number) + span(1, 0, 1))
+        await settle()
+        end.channel.on_message = take
+        await end.until(lambda: HEADER.unpack(bytes(end.messages[-1])[:8])[2] == number)
+        assert bytes(end.messages[-1])[:2] == bytes([Op.REFUSED, Fault.REVOKED])
 
 
 @pytest.mark.parametrize("path", PATHS)
