@@ -27,6 +27,7 @@ from ..proto.memory import (
     word,
 )
 from ..verbs._window import compare_and_swap, fetch_and_add
+from ..verbs.lifetime import release_all
 from .atomics import BY_LOOP, atomics_of
 from .errors import MemoryAccessError
 from .region import Registry
@@ -115,6 +116,8 @@ class Owner:
         self._own_atomics = BY_LOOP if memory is None else atomics_of(memory.device, memory.atomics)
         self._openings: dict[int, _OpenGrant] = {}
         self._waiters: list[Waiter] = []
+        #: Nothing is opened any more.
+        self._closing = False
         self._ended: OrderedDict[int, Fault] = OrderedDict()
 
     def forget(self, opening: _OpenGrant) -> None:
@@ -133,11 +136,12 @@ class Owner:
 
     def end(self) -> None:
         """The connection is over."""
-        for opening in list(self._openings.values()):
-            opening.end()
+        openings = list(self._openings.values())
+        release_all("memory of this end that a peer had open", *(each.end for each in openings))
 
     async def recall_all(self, grace: float) -> None:
-        """Have the peer end what it has under way in this end's memory."""
+        """Have the peer end what it has under way in this end's memory. From now on it opens none."""
+        self._closing = True
         for opening in list(self._openings.values()):
             opening.recall(Fault.REVOKED, grace)
         while self._openings:
@@ -180,6 +184,8 @@ class Owner:
         except ValueError as error:
             raise MemoryAccessError(Fault.MALFORMED, str(error)) from error
         grant = self.registry.find(descriptor)
+        if self._closing:
+            raise MemoryAccessError(Fault.LIMIT, "the owner is closing this connection")
         if self._memory is None:
             grant.region.check_by_loop()
         if len(self._openings) >= MAX_OPENINGS:
@@ -195,8 +201,10 @@ class Owner:
         if self._memory is not None:
             try:
                 opening.registration = self._register(self._memory, grant, atomics, opening.ended)
-            except (VerbsError, OSError) as error:
+            except BaseException as error:
                 opening.end()
+                if not isinstance(error, (VerbsError, OSError)):
+                    raise
                 raise MemoryAccessError(Fault.LIMIT, f"the owner cannot register it: {error}") from error
             address, rkey = grant.region.address + grant.start, opening.registration.rkey
         self._openings[number] = opening

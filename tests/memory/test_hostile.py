@@ -23,6 +23,7 @@ from aiordma.proto.memory import HEADER, Descriptor, Op, head, open_answer, span
 from tests.health import settle, until
 from tests.pipes.channel_ends import End
 from tests.roles import LOCAL
+from tests.virtual import in_virtual_time
 
 from .pairs import PATHS, config_of
 
@@ -252,6 +253,21 @@ async def test_who_is_slow_to_learn_that_much_was_taken_back_is_not_hostile(path
         end.channel.on_message = take
         await end.until(lambda: HEADER.unpack(bytes(end.messages[-1])[:8])[2] == number)
         assert bytes(end.messages[-1])[:2] == bytes([Op.REFUSED, Fault.REVOKED])
+
+
+@in_virtual_time
+async def test_who_opens_again_what_is_taken_back_at_the_end() -> None:
+    """The end of the connection is not put off: the peer has five seconds for what it has open then."""
+    async with raw_client("rdma") as (end, server, region):
+        (peer,) = server.peers
+        await answer(end, head(Op.OPEN, 1) + region.descriptor())
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(peer.aclose)
+                await end.until(lambda: bool(end.messages))
+                assert bytes(end.messages.pop()) == head(Op.RECALL, 1, Fault.REVOKED)
+                await end.send(head(Op.OPEN, 2) + region.descriptor())
+        assert HEADER.unpack(bytes(end.messages[0])[:8]) == (Op.REFUSED, Fault.LIMIT, 2)
 
 
 @pytest.mark.parametrize("path", PATHS)

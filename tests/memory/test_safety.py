@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import anyio
 import pytest
 
 from aiordma import faults, memory
+from aiordma.errors import VerbsError
+from aiordma.links.link_memory import LinkMemory
 from aiordma.memory.peer import CREDIT
 from tests.cancelling import at_await
 from tests.health import nothing_left, until
@@ -244,3 +247,48 @@ async def test_closing_waits_for_what_was_begun() -> None:
         for use in (remote.write(bytes(16384)), client.open(region.descriptor()), client.notify(b"")):
             with pytest.raises(anyio.ClosedResourceError):
                 await use
+
+
+@in_virtual_time
+async def test_an_opening_that_fails_for_want_of_memory_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The connection is lost, and its owner does not wait for it for ever."""
+
+    def registered(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    async with pair("rdma") as (client, server), await memory.alloc(4096) as region:
+        with monkeypatch.context() as patch:
+            patch.setattr(memory.Region, "registered", registered)
+            with pytest.raises(anyio.BrokenResourceError):
+                await client.open(region.descriptor())
+        with anyio.fail_after(60):
+            await server.wait_closed()
+        assert not any(grant.openings for grant in region._grants)
+
+
+@in_virtual_time
+async def test_a_device_that_keeps_one_registration_gives_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When the connection ends, that is all of it."""
+    real = LinkMemory.take_back
+    failed: list[object] = []
+
+    def take_back(self: LinkMemory, mr: object, *rest: Any) -> None:
+        real(self, mr, *rest)
+        if not failed:
+            failed.append(mr)
+            raise VerbsError(errno.EBUSY, "ibv_dereg_mr")
+
+    async with pair("rdma") as (client, server), await memory.alloc(4096) as region:
+        for _ in range(3):
+            await client.open(region.descriptor())
+        monkeypatch.setattr(LinkMemory, "take_back", take_back)
+        client.close()
+        with anyio.fail_after(60):
+            await server.wait_closed()
+            assert failed
+            assert not server._owner._openings
+            await region.revoke()
