@@ -150,7 +150,7 @@ class Resolver:
         try:
             with anyio.fail_after(self._config.negotiate_timeout_ms / 1000):
                 query = await self._answer(sock)
-                while query is not None and query.route is None:
+                while query is not None and query.route is None and query.nonce in self._queries:
                     await query.waiter.wait()
         except (OSError, RemoteProtocolError) as exc:  # TimeoutError is an OSError
             _log.debug("a query to the resolver came to nothing: %s", str(exc) or "no proof in time")
@@ -229,9 +229,11 @@ class Resolver:
                 route = parts.route(query.where, query.from_port)
             except NegotiationError as error:
                 _log.warning("no path to %s: %s", show(query.from_port), error)
-                return
-            self.answered += 1
-            query.route = self._home.adopt(query.from_port, route, query.nonce, query.sock)
+            else:
+                self.answered += 1
+                query.route = self._home.adopt(query.from_port, route, query.nonce, query.sock)
+            if query.route is None:
+                self.forget(query.nonce)  # what is proved again would take an address handle each time
             query.waiter.set()
         # Also for a proof that was repeated: the answer to the first one may be lost.
         if query.route is not None:

@@ -259,6 +259,35 @@ async def test_a_claim_without_proof_is_worth_nothing() -> None:
         assert await server.receive() == (b"really me", victim.local_address)
 
 
+async def test_who_is_not_wanted_proves_it_once() -> None:
+    """An endpoint with one peer only: another's queue pair takes nothing of the device, however often it is
+    proved."""
+    async with (
+        await open_at() as wanted,
+        await open_at(remote=wanted.local_address) as server,
+        await open_at() as other,
+    ):
+        parts, resolver, times = parts_of(other), server._table.resolver, 50
+        with socket.create_connection(server.local_address) as sock:
+            sock.setblocking(False)
+            sock.send(Hello(b"a" * 16, parts.where).encode())
+            await anyio.wait_readable(sock)
+            welcome = Welcome.decode(sock.recv(Welcome.SIZE), b"a" * 16)
+            assert welcome.where is not None
+            route = parts.route(welcome.where, server.local_address)
+            (query,) = resolver._queries.values()
+            other._sock.sendto(udp_proof(welcome.nonce), server.local_address)
+            await until(lambda: query.from_port)
+            for _ in range(times):
+                parts.port.send_control(route, PROVE, welcome.nonce)
+            await until(lambda: resolver.answered + resolver.rejected == times)
+            assert resolver.answered == 1
+            await until(lambda: not resolver._queries)
+            await anyio.wait_readable(sock)
+            assert sock.recv(1) == b""
+            parts.port.bury(route)
+
+
 @needs_pyverbs
 async def test_datagrams_that_are_none_of_ours(rdma_pair: Pair) -> None:
     """Raw work requests: without immediate data, and with unknown immediate data, where the device accepts
