@@ -64,8 +64,10 @@ class UdParts:
         self._arena: Arena | None = None
         try:
             self.pd = backend.alloc_pd()
-        except BaseException:
+        except BaseException as error:
             engine.return_completions(self._reserved)
+            if isinstance(error, VerbsError):
+                raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
             raise
         try:
             size = QpSize(send_wr=sends, recv_wr=receives, send_sge=1, inline_bytes=self.mtu)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import Counter
 from random import Random
@@ -12,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 import aiordma
-from aiordma.errors import Code, NegotiationError
+from aiordma.errors import Code, NegotiationError, VerbsError
 from aiordma.proto.resolve import udp_proof
 from aiordma.verbs import softlib
 from tests.health import descriptors, endpoint_begun, until
@@ -265,6 +266,34 @@ async def test_without_another_device_udp_is_used_until_one_is_back() -> None:
         assert one.fallback_reason is None
         await exchange(one, other)
         assert not devices.health.why_down(1)
+
+
+async def test_a_device_without_a_protection_domain_to_spare_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UDP is used, with the reason, both by an endpoint that moves and by one that is opened."""
+
+    def alloc_pd(_: object) -> None:
+        raise VerbsError(errno.ENOMEM, "ibv_alloc_pd")
+
+    async with two_devices(), await open_on("auto") as one, await open_on("auto") as other:
+        await exchange(one, other)
+        backend = type(parts_of(one).engine.backend)
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "alloc_pd", alloc_pd)
+            fail("qp", one)
+            await until(lambda: one.fallback_reason is not None)
+            reason = one.fallback_reason
+            assert reason is not None
+            assert "ibv_alloc_pd" in reason.text
+            async with await open_on("auto") as third:
+                reason = third.fallback_reason
+                assert reason is not None
+                assert "ibv_alloc_pd" in reason.text
+            await one.send((b"by UDP", other.local_address))
+            assert await other.receive() == (b"by UDP", one.local_address)
+        assert one._device is not None
+        one._device._on_recovered()
+        await until(lambda: one.path_to(other.local_address) == "rdma")
+        await exchange(one, other)
 
 
 async def test_a_lone_device_is_used_again_when_its_port_is_up() -> None:
