@@ -117,7 +117,7 @@ class Introduction(asyncio.Protocol):
 
     With `late_proposal` it stays until the first bytes are there: they may be a Proposal of a client that was
     taken for a silent one, or that was not expected. Then they are no part of the stream; the client learns
-    that, and why, this is TCP.
+    that, and why, this is TCP. Until then the transport answers as if the protocol had it already.
     """
 
     def __init__(
@@ -134,60 +134,147 @@ class Introduction(asyncio.Protocol):
         self._info = info
         self._made = made
         self._late_proposal = late_proposal
-        self._head = b""
-        #: It may be that bytes are held which are the stream's.
-        self._waits = True
+        #: What has come and is not the protocol's yet.
+        self._held = bytearray()
+        #: What begins with it is known: it is the stream.
+        self._judged = False
+        #: The protocol has the transport.
+        self._aside = late_proposal is None
+        #: Why the connection ends, if it is by what the protocol has raised.
+        self._failure: BaseException | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Step aside, or wait for the first bytes."""
         self._own = transport
-        if self._late_proposal is None:
+        if self._aside:
             transport.set_protocol(self.protocol)
         self.transport = with_info(transport, self._info)
+        if not self._aside:
+            self._answer()
         if self._made is not None:
             self._made(transport)
         self.protocol.connection_made(self.transport)
 
+    # ---- while it waits
+
+    def _answer(self) -> None:
+        """In the instance these hide the transport's own methods."""
+        resume_reading = self._own.resume_reading
+
+        def get_protocol() -> Any:
+            return self.protocol
+
+        def set_protocol(protocol: asyncio.BaseProtocol) -> None:
+            self.protocol = protocol
+
+        def resume() -> None:
+            resume_reading()
+            if self._judged and self._held:
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+        shown: Any = self.transport
+        shown.get_protocol, shown.set_protocol, shown.resume_reading = get_protocol, set_protocol, resume
+
+    def _answer_no_more(self) -> None:
+        shown = self.transport
+        for name in ("get_protocol", "set_protocol", "resume_reading"):
+            if shown is self._own:
+                vars(shown).pop(name, None)
+            else:
+                setattr(shown, name, getattr(self._own, name))
+
     def data_received(self, data: bytes) -> None:
         """The first bytes: for the protocol, unless they begin a negotiation."""
-        self._head += data
-        if clc.looks_like_clc(self._head) is False:
-            self._step_aside(self._head)
-        elif len(self._head) > 7 and len(self._head) >= (length := int.from_bytes(self._head[5:7])):
+        is_first = not self._held
+        self._held += data
+        if self._judged or self._judge():
+            self._hand_over()
+        elif is_first:  # the rest of a Proposal would be here soon
+            asyncio.get_running_loop().call_later(_HOLD_S, self._release)
+
+    def _judge(self) -> bool:
+        """Whether it is known now how the stream begins. A Proposal is answered and removed."""
+        held = self._held
+        if clc.looks_like_clc(held) is False:
+            self._judged = True
+        elif len(held) > 7 and len(held) >= (length := int.from_bytes(held[5:7])):
             _log.debug("a Proposal of %d bytes came late and is kept from the stream", length)
             assert self._late_proposal is not None
-            version = clc.version_of(self._head)
+            version = clc.version_of(bytes(held[:8]))
             self._own.write(clc.Decline(diagnosis=self._late_proposal, version=version).encode())
-            self._step_aside(self._head[length:])
-        elif len(self._head) == len(data):  # the rest of a Proposal would be here soon
-            asyncio.get_running_loop().call_later(_HOLD_S, self._release)
+            del held[:length]
+            self._judged = True
+        return self._judged
 
     def _release(self) -> None:
         """What looked like the beginning of a Proposal was none."""
-        if self._waits and not self._own.is_closing():
-            self._step_aside(self._head)
+        self._judged = True
+        self._go_on()
+
+    def _go_on(self, *, at_end: bool = False) -> None:
+        """Hand over, beside the transport's calls: an error ends the connection as if it had come there."""
+        if self._aside or self._failure is not None:
+            return
+        try:
+            self._hand_over(at_end=at_end)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._failure = exc
+            message = "Fatal error: protocol.data_received() call failed."
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": message, "exception": exc, "transport": self.transport, "protocol": self.protocol}
+            )
+            self._own.abort()
+
+    def _hand_over(self, *, at_end: bool = False) -> None:
+        """Give the protocol what is held, as long as it reads, and then the transport."""
+        while self._held and not self._aside:
+            if self._own.is_closing():
+                return
+            if not self._own.is_reading() and not at_end:
+                return  # until resume_reading()
+            self._give()
+        self._step_aside()
+
+    def _give(self) -> None:
+        """Call the protocol, which may do anything there, once."""
+        held = self._held
+        if not isinstance(self.protocol, asyncio.BufferedProtocol):
+            self._held = bytearray()
+            self.protocol.data_received(bytes(held))
+            return
+        protocol = self.protocol
+        buffer = memoryview(protocol.get_buffer(-1))
+        check_plain(buffer)
+        if not len(buffer):
+            raise RuntimeError("get_buffer() returned an empty buffer")
+        n = min(len(buffer), len(held))
+        buffer[:n] = held[:n]
+        del held[:n]
+        protocol.buffer_updated(n)
+
+    def _step_aside(self) -> None:
+        if not self._aside:
+            self._aside = True
+            self._answer_no_more()
+            # The program may have given the loop's own transport, which it has on no other way, to another.
+            if self._own.get_protocol() is self:
+                self._own.set_protocol(self.protocol)
+
+    def give_up_waiting(self) -> None:
+        """What comes from now on is the program's in any case: so is what is held."""
+        self._judged = True
+        self._go_on(at_end=True)
+
+    # ---- the callbacks that pass
 
     def eof_received(self) -> bool | None:
         """EOF decides, too."""
-        self._step_aside(self._head)
+        self._judged = True
+        self._hand_over(at_end=True)
         keep_open: bool | None = self.protocol.eof_received()
         return keep_open
-
-    def _step_aside(self, data: bytes) -> None:
-        self._waits = False
-        self._own.set_protocol(self.protocol)
-        if isinstance(self.protocol, asyncio.BufferedProtocol):
-            while data and not self._own.is_closing():
-                buffer = memoryview(self.protocol.get_buffer(-1))
-                check_plain(buffer)
-                if not len(buffer):
-                    raise RuntimeError("get_buffer() returned an empty buffer")
-                n = min(len(buffer), len(data))
-                buffer[:n] = data[:n]
-                self.protocol.buffer_updated(n)
-                data = data[n:]
-        elif data:
-            self.protocol.data_received(data)
 
     def pause_writing(self) -> None:
         """See asyncio."""
@@ -199,4 +286,8 @@ class Introduction(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """See asyncio."""
-        self.protocol.connection_lost(exc)
+        try:
+            self.protocol.connection_lost(exc or self._failure)
+        finally:
+            self._aside = True
+            self._answer_no_more()

@@ -11,7 +11,7 @@ import asyncio.sslproto
 from typing import TYPE_CHECKING, Any
 
 from ..borrowed import ENABLED
-from .fallback import PATH_INFO, TransportView, with_info
+from .fallback import PATH_INFO, Introduction, TransportView, with_info
 from .own_methods import unpatched
 from .transport import RingTransport
 
@@ -42,6 +42,9 @@ async def start_tls(
     inside: asyncio.Transport | None
     if isinstance(transport, TransportView):
         info = {name: transport.get_extra_info(name) for name in PATH_INFO}
+        holder = transport.wrapped.get_protocol()
+        if isinstance(holder, Introduction):
+            holder.give_up_waiting()
         inside = await start_tls(transport.wrapped, protocol, sslcontext, **options)
         return None if inside is None else with_info(inside, info)
     if isinstance(transport, _taken):

@@ -30,7 +30,6 @@ _KERNELS_SHUTDOWN = "shutdown() by the kernel alone gives both ends a reset by R
 DIFFERENCES: dict[str, Difference] = {
     "an_empty_buffer": Difference({"tcp", "plain client"}, _FIRST),
     "buffers_of_an_error": Difference({"tcp", "plain client"}, _FIRST),
-    "a_pause_in_get_buffer": Difference({"tcp", "plain client"}, _FIRST),
     "a_buffer_that_cannot_be_written": Difference({"tcp", "plain client"}, _FIRST),
     "an_error_of_buffer_updated": Difference({"rdma", "installed"}, _RESET),
     "an_error_of_data_received": Difference({"rdma", "installed"}, _RESET),

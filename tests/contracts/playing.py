@@ -23,6 +23,7 @@ from . import (  # noqa: F401  # these fill the table
     secure,
     secure_ends,
     servers,
+    silent,
     sockets,
     streams,
     transports,
