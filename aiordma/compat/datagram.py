@@ -34,7 +34,7 @@ from ..wake.ending import note_unclosed
 from ..wake.names import getaddrinfo
 from ..wake.origin import here
 from .arguments import check_port
-from .flow import FlowControl
+from .flow import FlowControl, datagram_cost
 from .plain_datagrams import create_plain_endpoint, why_plain
 from .server import RdmaServer, bind_sockets
 
@@ -240,7 +240,7 @@ class MessageTransport(FlowControl, asyncio.DatagramTransport):
         if self._queue or not self._attempt(data, addr):
             kept = bytes(data)
             self._queue.append((kept, addr))
-            self._queued += len(kept)
+            self._queued += datagram_cost(kept)
             self._maybe_pause_protocol()
 
     def _attempt(self, data: Buffer, addr: Any) -> bool:
@@ -277,13 +277,13 @@ class MessageTransport(FlowControl, asyncio.DatagramTransport):
                 self._report(exc, "A datagram cannot be sent, or protocol.error_received() call failed.")
             if queue:  # the protocol may have aborted in error_received()
                 queue.popleft()
-                self._queued -= len(data)
+                self._queued -= datagram_cost(data)
         self._maybe_resume_protocol()
         if self._closing and not self._lost:
             self._finish(None)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that wait for room."""
+        """Bytes that wait for room, with what asyncio counts for the header of each datagram."""
         return self._queued
 
     # ---- receiving

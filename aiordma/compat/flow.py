@@ -6,13 +6,23 @@ asyncio's class is private. Its `loop.sendfile()` takes no other; all else is th
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ..borrowed import ENABLED, shapes
 
-__all__ = ["FlowControl"]
+__all__ = ["FlowControl", "datagram_cost"]
 
 _HIGH_BYTES = 64 * 1024
+_HEADER_BYTES = 8
+#: asyncio counts a header for each datagram that waits. Older ones have none of the empty ones wait, and
+#: count the bytes alone.
+_COUNTS_HEADERS = sys.version_info >= (3, 13)
+
+
+def datagram_cost(data: bytes | bytearray | memoryview) -> int:
+    """What a datagram that waits counts for: something, or any number of empty ones would find room."""
+    return len(data) + _HEADER_BYTES if _COUNTS_HEADERS else len(data) or _HEADER_BYTES
 
 
 class OwnFlowControl(asyncio.Transport):

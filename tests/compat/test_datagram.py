@@ -12,6 +12,7 @@ import pytest
 
 import aiordma
 import aiordma.compat.datagram
+from aiordma.compat import flow
 from aiordma.compat.datagram import MessageTransport
 from aiordma.datagrams.endpoint import open_datagram_endpoint
 from aiordma.errors import Code, NegotiationError
@@ -193,6 +194,32 @@ async def test_a_slow_receiver_pauses_the_writer(mode: str) -> None:
     assert await other.have(count) == [data] * count
     assert await client.lost is None
     assert client.events == ["made", "pause", "resume", "lost"]
+    await end(client, other, server)
+
+
+@pytest.mark.parametrize("mode", PATHS)
+@pytest.mark.parametrize("counts_headers", [True, False])
+async def test_empty_datagrams_that_wait_pause_the_writer(
+    mode: str, counts_headers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are bounded as others are, whether asyncio counts headers (from Python 3.13 on) or not."""
+    monkeypatch.setattr(flow, "_COUNTS_HEADERS", counts_headers)
+    client, other, server = await connected(mode)
+    other.transport.pause_reading()
+    data, count = bytes(60_000), 0
+    while not client.transport.get_write_buffer_size():
+        client.transport.sendto(data)
+        count += 1
+    assert client.transport.get_write_buffer_size() == len(data) + 8 * counts_headers
+    client.transport.set_write_buffer_limits(high=100_000)
+    for _ in range(5001):
+        client.transport.sendto(b"")
+    assert client.events == ["made", "pause"]
+    assert client.transport.get_write_buffer_size() == len(data) + 8 * counts_headers + 8 * 5001
+    other.transport.resume_reading()
+    assert await other.have(count + 5001) == [data] * count + [b""] * 5001
+    assert client.transport.get_write_buffer_size() == 0
+    assert client.events == ["made", "pause", "resume"]
     await end(client, other, server)
 
 
