@@ -6,6 +6,9 @@ import socket
 import sys
 from typing import Any
 
+#: Whether asyncio's `create_server()` has this argument.
+_HAS_KEEP_ALIVE = sys.version_info >= (3, 13)
+
 
 def check_port(port: Any) -> None:
     """:raises OverflowError: it is a number, and no port has it. (A look-up would take some of its bits.)"""
@@ -38,7 +41,12 @@ def check_client(host: Any, port: Any, options: dict[str, Any]) -> None:
 
 
 def check_server(host: Any, port: Any, options: dict[str, Any]) -> None:
-    """The arguments of `create_server()`; errors as of :func:`check_client`."""
+    """The arguments of `create_server()`; errors as of :func:`check_client`.
+
+    :raises TypeError: ``ssl`` is no context; or asyncio has no ``keep_alive`` yet.
+    """
+    if "keep_alive" in options and not _HAS_KEEP_ALIVE:
+        raise TypeError("create_server() got an unexpected keyword argument 'keep_alive'")
     if isinstance(options.get("ssl"), bool):
         raise TypeError("ssl argument must be an SSLContext or None")
     _check_ssl_timeouts(options)

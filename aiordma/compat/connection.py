@@ -573,11 +573,18 @@ async def _sockets(
     flags: int = socket.AI_PASSIVE,
     reuse_address: bool | None = None,
     reuse_port: bool | None = None,
+    keep_alive: bool | None = None,
 ) -> list[socket.socket]:
     """The sockets to listen on: newly bound, or the caller's own."""
     if sock is None:
         return await bind_sockets(
-            host, port, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
+            host,
+            port,
+            family=family,
+            flags=flags,
+            reuse_address=reuse_address,
+            reuse_port=reuse_port,
+            keep_alive=keep_alive,
         )
     sock.setblocking(False)
     return [sock]

@@ -42,6 +42,8 @@ _MAX_STARTING = 1024
 #: not fit into the queue that a program asks for, and the kernel would have their clients try again later.
 _QUEUE_FACTOR = 8
 _INT_MAX = (1 << 31) - 1
+#: Whether asyncio leaves out an address that this machine does not have, beside others: since 3.11.8, 3.12.2.
+_LEAVES_OUT_ABSENT = sys.version_info >= (3, 12, 2) or (3, 11, 8) <= sys.version_info < (3, 12)
 
 
 class RdmaServer(asyncio.AbstractServer):
@@ -339,6 +341,7 @@ async def bind_sockets(
     flags: int = socket.AI_PASSIVE,
     reuse_address: bool | None = None,
     reuse_port: bool | None = None,
+    keep_alive: bool | None = None,
 ) -> list[socket.socket]:
     """Sockets bound to every address that `host` (a name, several, or None for all interfaces) stands for.
 
@@ -359,6 +362,11 @@ async def bind_sockets(
 
     found = await asyncio.gather(*map(look_up, hosts))
     sockets: list[socket.socket] = []
+    options = {
+        socket.SO_REUSEADDR: reuse_address is None or reuse_address,
+        socket.SO_REUSEPORT: reuse_port,
+        socket.SO_KEEPALIVE: keep_alive,
+    }
     try:
         for family, kind, proto, _, address in dict.fromkeys(itertools.chain.from_iterable(found)):
             try:
@@ -367,27 +375,38 @@ async def bind_sockets(
                 _log.debug("no socket of family %r on this machine", family)
                 continue
             sockets.append(sock)
-            sock.setblocking(False)
-            if reuse_address is None or reuse_address:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if reuse_port:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                sock.bind(address)
-            except OSError as exc:
-                reason = os.strerror(exc.errno or 0).lower()
-                raise OSError(
-                    exc.errno, f"error while attempting to bind on address {address!r}: {reason}"
-                ) from None
+            if not _is_bound(sock, address, options):
+                sockets.pop().close()
         if not sockets:
-            raise OSError(errno.EADDRNOTAVAIL, f"no usable address for {host!r}")
+            tried = [info[4] for info in itertools.chain.from_iterable(found)]
+            raise OSError(errno.EADDRNOTAVAIL, f"could not bind on any address out of {tried!r}")
     except BaseException:
         for sock in sockets:
             sock.close()
         raise
     return sockets
+
+
+def _is_bound(sock: socket.socket, address: Any, options: dict[int, bool | None]) -> bool:
+    """Bind it. False: this machine does not have the address, which then does not count.
+
+    :raises OSError: it cannot be bound.
+    """
+    sock.setblocking(False)
+    for option, wanted in options.items():
+        if wanted:
+            sock.setsockopt(socket.SOL_SOCKET, option, 1)
+    if sock.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    try:
+        sock.bind(address)
+    except OSError as exc:
+        if exc.errno == errno.EADDRNOTAVAIL and _LEAVES_OUT_ABSENT:
+            _log.debug("no address %r on this machine", address)
+            return False
+        reason = os.strerror(exc.errno or 0).lower()
+        raise OSError(exc.errno, f"error while attempting to bind on address {address!r}: {reason}") from None
+    return True
 
 
 def _queue(backlog: int) -> int:

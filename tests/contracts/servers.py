@@ -180,6 +180,31 @@ async def several_hosts(stage: Stage) -> None:
 
 
 @behaviour
+async def hosts_of_which_one_is_elsewhere(stage: Stage) -> None:
+    """An address of another machine beside one of this: an error, or it is left out, as Python has it."""
+    made = await outcome(stage.server.create_server(stage.far(), ["192.0.2.1", LOCAL], 0))
+    if not isinstance(made, str):
+        stage.keep(made)
+        made = [sock.getsockname()[0] for sock in made.sockets]
+    stage.note("hosts", made)
+
+
+@behaviour
+async def keep_alive_of_a_server(stage: Stage) -> None:
+    """keep_alive=: the connections have the option, or the argument is unknown, as Python has it."""
+
+    async def create() -> Any:  # the call itself raises what is wrong with its names
+        return await stage.server.create_server(stage.far(), LOCAL, 0, keep_alive=True)
+
+    made = await outcome(create())
+    if isinstance(made, str):
+        stage.note("error", made)
+        return
+    stage.keep(made)
+    stage.note("option", made.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) > 0)
+
+
+@behaviour
 async def the_port_as_a_text(stage: Stage) -> None:
     """A port may be a text of digits."""
     server = await stage.server.create_server(stage.far(), LOCAL, "0")
