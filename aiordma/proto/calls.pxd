@@ -27,6 +27,7 @@ cdef class Calls:
 cdef class ClientCalls(Calls):
     cdef dict _methods
     cdef public list refused
+    cdef public bint told
 
     @cython.locals(serial=cython.longlong, call=Call)
     cpdef Call start(self, int kind, owner, window=*)

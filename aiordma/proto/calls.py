@@ -81,7 +81,7 @@ class Calls:
         self.call: Any = None
         #: serial of the last call that was made or seen
         self.serial = 0
-        #: a GOAWAY was sent or received
+        #: a GOAWAY was sent or received, or the owner makes no more calls
         self.leaving = False
         self.deadlines = Deadlines()
 
@@ -179,6 +179,8 @@ class ClientCalls(Calls):
         self._methods: dict[str, MethodNumber] = {}
         #: calls that the GOAWAY just received has refused: the server never looked at them
         self.refused: list[Call] = []
+        #: a GOAWAY has come; apart from `leaving`, as the owner may leave before the server does
+        self.told = False
 
     def method(self, name: str) -> MethodNumber:
         """The number of a method's name.
@@ -367,12 +369,12 @@ class ClientCalls(Calls):
             self._check_metadata()
 
     def _receive_goaway(self) -> int:
-        if self.leaving:
+        if self.told:
             raise RemoteProtocolError("a second GOAWAY")
         accepted = self.message.number
         if accepted > self.serial:
             raise RemoteProtocolError(f"GOAWAY after call {accepted}, which was never made")
-        self.leaving = True
+        self.told = self.leaving = True
         self.refused = [call for call in self.calls.values() if call.serial > accepted]
         for call in self.refused:
             call.closed = True

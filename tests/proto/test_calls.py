@@ -290,6 +290,20 @@ def test_goaway_lets_what_is_on_its_way_pass(core: Any) -> None:
         server.receive(core.rpc.cancel_message(2, 1))
 
 
+def test_a_goaway_to_a_client_that_makes_no_more_calls(core: Any) -> None:
+    """Both ends may end it at the same time. A second GOAWAY is still one too many."""
+    client, server = pair(core)
+    _, first = call_message(core, client)
+    late, _ = call_message(core, client)
+    server.receive(first)
+    client.leaving = True
+    assert client.receive(server.goaway(14, "bye")) == core.rpc.GOAWAY
+    assert client.refused == [late]
+    assert client.receive(server.reply(server.call, 0)) == core.rpc.REPLY
+    with pytest.raises(Exception, match="a second GOAWAY"):
+        client.receive(core.rpc.goaway_message(1, 14, "bye"))
+
+
 def test_a_late_reply_frees_the_call_and_is_marked(core: Any) -> None:
     client, server = pair(core)
     call, head = call_message(core, client, core.rpc.SERVER_STREAM)
