@@ -466,6 +466,8 @@ class Connection(Multiplexer):
 
         :raises RpcError: ``UNAVAILABLE``, ``DEADLINE_EXCEEDED``.
         """
+        if self.ended is not None:
+            raise self.failure(not_started=True)
         self._ping_number += 1
         number = self._ping_number
         waiter = self.waker.new_waiter()
