@@ -19,7 +19,6 @@ cdef class Connection(Multiplexer):
     cdef public list _idle_waiters
     cdef public dict _pings
     cdef public long long _ping_number
-    cdef public object _drained
     cdef public object _goaway_text
     cdef public ClockOffset clock
     cdef object _late

@@ -89,7 +89,6 @@ class Connection(Multiplexer):
         self._idle_waiters: list[Waiter] = []
         self._pings: dict[int, tuple[Waiter, list[int]]] = {}
         self._ping_number = 0
-        self._drained: Waiter | None = None
         self._goaway_text = ""
         #: how far the server's clock is ahead, as far as traced calls have shown
         self.clock = ClockOffset()
@@ -402,8 +401,8 @@ class Connection(Multiplexer):
             self.in_flight.release()
             if not call.cancelled:
                 call.owner.on_reply(self._message)
-            if self._drained is not None and not self.machine.calls:
-                self._drained.set()
+            if self._drained and not self.machine.calls:
+                self._wake_drained()
         elif event:
             self._on_other(event)
         if self._message.payload.__class__ is memoryview:
@@ -438,8 +437,8 @@ class Connection(Multiplexer):
                 call.owner.fail(self._refusal())
         self.in_flight.close(RpcError(Code.UNAVAILABLE, "draining"))
         self.in_flight.release(len(refused))
-        if self._drained is not None and not self.machine.calls:
-            self._drained.set()
+        if self._drained and not self.machine.calls:
+            self._wake_drained()
         if self.on_end is not None:
             self.on_end()
 
@@ -456,8 +455,7 @@ class Connection(Multiplexer):
         self._hello.set()
         for waiter, _ in self._pings.values():
             waiter.set()
-        if self._drained is not None:
-            self._drained.set()
+        self._wake_drained()
 
     # ---- beside calls
 
@@ -496,9 +494,8 @@ class Connection(Multiplexer):
                 self.in_flight.close(RpcError(Code.UNAVAILABLE, "closing"))
                 self.machine.leaving = True
                 self._goaway_text = "it was closed by this end"
-                self._drained = self.waker.new_waiter()
                 with anyio.move_on_after(timeout):
-                    await self._drained.wait()
+                    await self._wait_drained()
         finally:
             self.close()
         await self.waker.checkpoint()

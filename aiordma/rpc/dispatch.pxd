@@ -13,7 +13,6 @@ cdef class ServerConnection(Multiplexer):
     cdef public ServerCalls machine
     cdef public RpcMessage _message
     cdef public Dispatch _dispatch
-    cdef public object _drained
     cdef public bint _staying
     cdef public dict _announced
     cdef public Py_ssize_t _most_queued

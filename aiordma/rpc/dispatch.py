@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..pipes.contracts import Channel, Message
     from ..pipes.placement import Placement
     from ..proto.rpc import RpcMessage
-    from ..wake.base import Job, Waiter
+    from ..wake.base import Job
     from .arguments import Arguments
     from .codec import Payload
     from .multiplexer import Buffer
@@ -119,7 +119,6 @@ class ServerConnection(Multiplexer):
         super().__init__(channel, self.machine, peer)
         self._message = self.machine.message
         self._dispatch = dispatch
-        self._drained: Waiter | None = None
         self._staying = False
         #: routes of method numbers whose first call may not have been handed over yet
         self._announced: dict[int, Route] = {}
@@ -421,7 +420,7 @@ class ServerConnection(Multiplexer):
         if encoding == 3:  # BULK
             head, payload = payload.behind(head)  # type: ignore[union-attr]
         self._finish(call, head, payload, "the result")  # type: ignore[arg-type]
-        if self._drained is not None:
+        if self._drained:
             self._look_whether_drained()
 
     def _finish(self, call: Call, head: bytes, payload: Buffer, what: str) -> None:
@@ -460,7 +459,7 @@ class ServerConnection(Multiplexer):
             _log.exception("an error cannot be sent as it is: only its code and message are")
             message = self.machine.fail(call, code, text, None, None, None, block)
         self._finish(call, message, b"", "the error of the call")
-        if self._drained is not None:
+        if self._drained:
             self._look_whether_drained()
 
     def _refuse(self, call: Call, name: str, known: bool, why: str) -> None:
@@ -544,8 +543,7 @@ class ServerConnection(Multiplexer):
                 owner = call.owner
                 if owner is not None:
                     owner.cancel()
-        if self._drained is not None:
-            self._drained.set()
+        self._wake_drained()
 
     # ---- the end
 
@@ -558,15 +556,15 @@ class ServerConnection(Multiplexer):
 
     async def drained(self) -> None:
         """Wait until no call is in flight and all replies have left."""
-        self._drained = self.waker.new_waiter()
-        self._look_whether_drained()
-        await self._drained.wait()
+        if not self._is_drained():
+            await self._wait_drained()
+
+    def _is_drained(self) -> bool:
+        return self.ended is not None or not (self.machine.calls or self._queue or self._urgent)
 
     def _look_whether_drained(self) -> None:
-        if self._drained is not None and (
-            self.ended is not None or not (self.machine.calls or self._queue or self._urgent)
-        ):
-            self._drained.set()
+        if self._drained and self._is_drained():
+            self._wake_drained()
 
     def _flush(self) -> None:
         Multiplexer._flush(self)

@@ -34,6 +34,7 @@ cdef class Multiplexer:
     cdef public dict _mergeable
     cdef public object _timer
     cdef public double _timer_at
+    cdef public list _drained
     cdef public object _receive
     cdef public RpcMessage _front
     cdef object __weakref__

@@ -108,6 +108,8 @@ class Multiplexer:
         self._mergeable: dict[object, Parcel] = {}
         self._timer: Handle | None = None
         self._timer_at = math.inf
+        #: of tasks that wait until the calls in flight are over: each task that closes has its own
+        self._drained: list[Waiter] = []
         self._receive: Callable[[Message], int] = machine.receive
         #: the message of a head that came before its body
         self._front = RpcMessage()
@@ -381,6 +383,20 @@ class Multiplexer:
             self._arm(following)
 
     # ---- the end
+
+    async def _wait_drained(self) -> None:
+        """Wait for :meth:`_wake_drained`."""
+        waiter = self.waker.new_waiter()
+        self._drained.append(waiter)
+        try:
+            await waiter.wait()
+        finally:
+            self._drained.remove(waiter)
+
+    def _wake_drained(self) -> None:
+        """The calls in flight are over, or the connection is."""
+        for waiter in self._drained:
+            waiter.set()
 
     def failure(self, *, not_started: bool = False) -> RpcError:
         """The error of calls that the end of the connection makes fail.
