@@ -62,6 +62,7 @@ class AsyncioWaiter:
         if not self._set:
             if running_loop() is not self._loop:
                 refuse_other_loop(self._loop)
+            self._check_free()
             self._future = future = self._loop.create_future()
             try:
                 await future
@@ -69,10 +70,15 @@ class AsyncioWaiter:
                 self._future = None
         self._set = False
 
+    def _check_free(self) -> None:
+        if self._future is not None:  # its task would never be told
+            raise RuntimeError("two tasks wait at one waiter")
+
     async def wait_until(self, deadline: float) -> bool:
         if self._set or deadline == math.inf:
             await self.wait()
             return True
+        self._check_free()
         self._future = future = self._loop.create_future()
         timer = self._loop.call_at(deadline, _resolve, future)
         try:

@@ -67,6 +67,8 @@ class TrioWaiter:
 
     async def wait(self) -> None:
         if not self._set:
+            if self._task is not None:  # it would never be told
+                raise RuntimeError("two tasks wait at one waiter")
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         self._set = False

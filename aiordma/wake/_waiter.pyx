@@ -119,6 +119,8 @@ cdef class TaskWaiter:
         self.is_set = False
 
     def wait(self):
+        if self.callback is not None:   # its task would never be told
+            raise RuntimeError("two tasks wait at one waiter")
         self.waiting = self.expired = self.is_cancelled = False
         self.callback = self.context = self.error = None
         if not self.is_set:

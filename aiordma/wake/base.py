@@ -59,7 +59,9 @@ class Waiter(Protocol):
 
     def wait(self) -> Awaitable[None]:
         """To be awaited at once. It returns at once (not yielding) when set, else it waits. Cancelled: a
-        ``set()`` that came in stays."""
+        ``set()`` that came in stays.
+
+        :raises RuntimeError: another task waits here."""
 
     async def wait_until(self, deadline: float) -> bool:
         """As ``wait()``, but not beyond ``deadline`` (seconds of the waker's clock); whether it was set.

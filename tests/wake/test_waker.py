@@ -271,6 +271,28 @@ async def test_set_wakes_the_waiting_task_again_and_again() -> None:
     assert passed == 100
 
 
+@pytest.mark.parametrize("until", [False, True])
+async def test_a_second_task_at_a_waiter_is_refused(until: bool) -> None:
+    """It would take the place of the first one, which then nothing wakes."""
+    waiter = wake.current().new_waiter()
+    passed = False
+
+    async def waits() -> None:
+        nonlocal passed
+        await waiter.wait()
+        passed = True
+
+    async with anyio.create_task_group() as tg:
+        tg.start_soon(waits)
+        await turns()
+        with anyio.fail_after(5), pytest.raises(RuntimeError, match="two tasks"):
+            await (waiter.wait_until(wake.current().now() + 1000) if until else waiter.wait())
+        await turns()
+        assert not passed
+        waiter.set()
+    assert passed
+
+
 @pytest.mark.parametrize("order", ["set, cancel", "cancel, set"])
 async def test_set_is_not_lost_to_a_cancelled_wait(order: str) -> None:
     """A wake-up and a cancellation in the same turn: the wait either returned or left the set() behind."""
