@@ -81,6 +81,8 @@ class Inbox:
         waker = self._connection.waker
         if waker.share <= 0:
             await waker.checkpoint()
+            if self._busy:  # since then
+                raise BusyResourceError("receiving from")
         elif waker.cancel_requested():
             await waker.cancel_check()
         items = self._items
@@ -144,6 +146,8 @@ class Sending:
         waker = connection.waker
         if waker.share <= 0:
             await waker.checkpoint()
+            if self._busy:  # since then
+                raise BusyResourceError("sending to")
         elif waker.cancel_requested():
             await waker.cancel_check()
         size = len(payload)
