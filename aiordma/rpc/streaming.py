@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
-from anyio import ClosedResourceError, EndOfStream
+from anyio import CancelScope, ClosedResourceError, EndOfStream
 
 from ..errors import LocalProtocolError
 from ..proto.rpc import BIDI, RpcMessage
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ..proto.call import Call
+    from ..wake.base import Waiter
     from .codec import Payload
     from .connection import Connection
     from .into import Allocator
@@ -68,6 +70,10 @@ class ClientStream:
         self._returns = returns
         self._deadline = math.inf if timeout is None else connection.waker.now() + timeout
         self._call: Call | None = None
+        #: while a task makes the call: of the others that need it
+        self._others: list[Waiter] | None = None
+        #: around that, where it has to wait
+        self._scope: CancelScope | None = None
         self._inbox: Inbox | None = None
         self._sending: Sending | None = None
         self._owner = _Owner(connection, window)
@@ -84,25 +90,43 @@ class ClientStream:
     # ---- beginning and end
 
     async def start(self) -> None:
-        """Make the call, unless that has been done: when this returns it is on its way.
+        """Make the call, unless that has been done: when this returns it is on its way. Where nothing was
+        sent, because it failed or was cancelled before, the next operation tries again.
 
         :raises RpcError: it cannot be made, ``DEADLINE_EXCEEDED``.
+        :raises anyio.ClosedResourceError: this stream is closed, perhaps meanwhile.
         """
-        if self._call is not None:
-            return
-        if self._closed or self._request is None:
+        while self._call is None:
+            if self._others is not None and not self._closed:  # another task is at it
+                waiter = self._connection.waker.new_waiter()
+                self._others.append(waiter)
+                await waiter.wait()
+            elif self._closed or self._request is None:
+                raise ClosedResourceError("this stream is closed")
+            else:
+                await self._make_call(self._request)
+
+    async def _make_call(self, request: tuple[int, Payload]) -> None:
+        connection, owner, places = self._connection, self._owner, self._connection.in_flight
+        self._request, self._others = None, []
+        # So that close() ends the wait. (A scope costs about as much as a call that has none to do.)
+        if places.available <= 0 or places.waiting or connection.unsent:
+            self._scope = CancelScope()
+        try:
+            with self._scope or nullcontext():
+                self._call = await connection.start(
+                    owner, self._method, *request, self._deadline, self._metadata
+                )
+                self._inbox, self._sending = owner.inbox, owner.sending
+        finally:
+            for waiter in self._others:
+                waiter.set()
+            self._others = self._scope = None
+            if self._call is None and not self._closed and not owner.was_sent:
+                self._request = request
+        if self._closed:
+            self.close()  # what is there by now
             raise ClosedResourceError("this stream is closed")
-        (encoding, payload), self._request = self._request, None
-        self._call = await self._connection.start(
-            self._owner,
-            self._method,
-            encoding,
-            payload,
-            self._deadline,
-            self._metadata,
-        )
-        self._inbox = self._owner.inbox
-        self._sending = self._owner.sending
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -121,6 +145,9 @@ class ClientStream:
     def close(self) -> None:
         """End it: cancel the call if it has not ended, drop what was not taken. Idempotent."""
         self._closed = True
+        self._request = None
+        if self._scope is not None:
+            self._scope.cancel()
         if self._call is not None:
             self._connection.cancel(self._call, Code.CANCELLED)
             if self._call.closed:
@@ -270,6 +297,7 @@ class _Owner:
 
     __slots__ = (
         "_connection",
+        "call",
         "error",
         "finished",
         "inbox",
@@ -297,12 +325,18 @@ class _Owner:
         self.result: tuple[int, Payload] = (0, b"")
         self.error: RpcError | None = None
         self.finished = False
+        self.call: Call | None = None
 
     def begin(self, call: Call) -> None:
         """The call is about to be sent."""
-        connection = self._connection
+        connection, self.call = self._connection, call
         self.inbox = Inbox(connection, connection.machine, call)
         self.sending = Sending(connection, connection.machine, call)
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether a call that was begun and is not in flight was sent: then it was cancelled."""
+        return self.call is not None and self.call.cancelled
 
     def on_item(self, encoding: int, payload: Payload) -> None:
         self.inbox.put(encoding, payload)
