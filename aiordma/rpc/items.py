@@ -76,15 +76,13 @@ class Inbox:
         :raises RpcError: what :meth:`finish` was given.
         :raises BusyResourceError: another task is taking.
         """
-        if self._busy:
-            raise BusyResourceError("receiving from")
         waker = self._connection.waker
         if waker.share <= 0:
             await waker.checkpoint()
-            if self._busy:  # since then
-                raise BusyResourceError("receiving from")
         elif waker.cancel_requested():
             await waker.cancel_check()
+        if self._busy:  # looked at here, as others had a turn
+            raise BusyResourceError("receiving from")
         items = self._items
         if self._must_wait():
             self._busy = True
@@ -140,16 +138,14 @@ class Sending:
             never be memory for the item.
         :raises ValueError: the item is longer than the channel allows.
         """
-        if self._busy:
-            raise BusyResourceError("sending to")
         connection, machine, call = self._connection, self._machine, self._call
         waker = connection.waker
         if waker.share <= 0:
             await waker.checkpoint()
-            if self._busy:  # since then
-                raise BusyResourceError("sending to")
         elif waker.cancel_requested():
             await waker.cancel_check()
+        if self._busy:  # looked at here, as others had a turn
+            raise BusyResourceError("sending to")
         size = len(payload)
         if not machine.may_send(call):
             await self._wait_for_credit()
