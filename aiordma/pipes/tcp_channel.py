@@ -43,7 +43,7 @@ _READ_BYTES = 256 * 1024
 _TURN_BYTES = 256 * 1024
 #: What waits for the kernel at most, but for one message that is longer.
 _QUEUE_BYTES = 256 * 1024
-#: How long a closed channel may take to deliver what is left, and to receive the peer's end.
+#: How long a closed channel may take to deliver something of what is left, and to receive the peer's end.
 _DRAIN_S = 30.0
 
 
@@ -84,6 +84,7 @@ class TcpChannel:
         self._close_sent = False
         self._peer_closed = False
         self._timer: Handle | None = None
+        self._left = 0  # of the queue, when the timer was set
         self._sent = self._received = self._bytes_sent = self._bytes_received = 0
         self._large_sent = self._large_received = self._large_placed = self._times_blocked = 0
         pipe.on_writable = self._flush
@@ -454,9 +455,20 @@ class TcpChannel:
         # A socket that is closed with something unread in it sends a reset, which can destroy what the peer
         # has not read yet. So the peer's end is waited for, for a limited time.
         _draining.add(self._waker, self)
-        self._timer = self._waker.call_at(self._waker.now() + _DRAIN_S, self.abort)
         self._send_close()
         self._read_soon()
+        self._wait_on()
+
+    def _wait_on(self) -> None:
+        if not self._released:
+            self._left = self._queued_bytes
+            self._timer = self._waker.call_at(self._waker.now() + _DRAIN_S, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        if self._queued_bytes < self._left:
+            self._wait_on()  # it takes its time, but it reads
+        else:
+            self._release(abort=bool(self._queue))  # what is cut off must not be taken for the whole
 
     def abort(self) -> None:
         """See ``Channel.abort``."""

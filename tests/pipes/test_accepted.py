@@ -3,15 +3,20 @@ the loop ends there, or the peer gets an error; and nobody waits for a peer that
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import select
 import socket
 import struct
+import termios
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 import aiordma
 from aiordma import wake
@@ -40,6 +45,7 @@ class Peer:
 
     def _run(self) -> None:
         with self._server, self._server.accept()[0] as sock:
+            self._sock = sock
             sock.settimeout(FULL_PATIENCE)
             sock.sendall(self._hello)
             self.may_read.wait(FULL_PATIENCE)
@@ -48,6 +54,13 @@ class Peer:
                     self.received += len(data)
             except OSError as error:
                 self.error = type(error).__name__
+
+    async def take(self) -> None:
+        """Read what is here, instead of its thread; then some more is, or an error."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._sock.fileno(), 1 << 12):
+                self.received += len(data)
+        await until(lambda: select.select([self._sock], [], [], 0)[0])
 
 
 def small(sock: socket.socket) -> socket.socket:
@@ -83,7 +96,7 @@ HELLOS = {
 each_kind = pytest.mark.parametrize("open_one", HELLOS, ids=["channel", "datagrams"])
 
 
-@contextmanager
+@contextlib.contextmanager
 def peer_of(open_one: Any) -> Iterator[Peer]:
     peer = Peer(HELLOS[open_one])
     peer.thread.start()
@@ -149,4 +162,37 @@ async def test_it_arrives_behind_the_close(open_one: Any) -> None:
         await connected.aclose()
         peer.may_read.set()
         await until(lambda: not peer.thread.is_alive())
+    assert (peer.received, peer.error) == (expected, "")
+
+
+@each_kind
+@pytest.mark.anyio
+@in_virtual_time
+async def test_a_peer_that_reads_slowly(open_one: Any) -> None:
+    """It may take as long as it likes, as long as it takes something in half a minute."""
+    with peer_of(open_one) as peer:
+        connected, _, expected = await open_one(peer.port)
+        await connected.aclose()
+        began = anyio.current_time()
+        while peer.received < expected:
+            await peer.take()
+            await anyio.sleep(20)
+        assert anyio.current_time() - began > 60
+    assert (peer.received, peer.error) == (expected, "")
+
+
+@pytest.mark.anyio
+@in_virtual_time
+async def test_what_the_kernel_has_taken_arrives_when_time_is_up() -> None:
+    """Nothing is left here then, and nothing is to be cut off."""
+    with peer_of(open_channel) as peer:
+        connected, sock, expected = await open_channel(peer.port)
+        carrier: Any = connected.channel
+        await connected.aclose()
+        while carrier._queued_bytes:
+            await peer.take()
+            await checkpoint()
+        assert fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)) != bytes(4)  # the peer's kernel does not have it
+        await anyio.sleep(100)
+        assert sock.fileno() < 0
     assert (peer.received, peer.error) == (expected, "")
