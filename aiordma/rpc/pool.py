@@ -73,7 +73,7 @@ class Pool:
         self._health = health
         self._connect_timeout_s = connect_timeout_s
         self._drain_timeout_s = drain_timeout_s
-        interceptors = list(interceptors)
+        self._interceptors = interceptors = list(interceptors)
         self._chain = chain_unary(interceptors, self._last) if interceptors else None
         self._streams = chain_stream(interceptors, self._stream) if interceptors else None
         self._waiting: set[Waiter] = set()
@@ -253,16 +253,7 @@ class Pool:
 
     def _stream(self, call: ClientCall) -> Any:
         """What the interceptors of streams end with."""
-        client = self.pick()
-        call.server, call.peer = client.addresses
-        return client.stream(
-            call.method,
-            *call.args,
-            timeout=call.timeout,
-            metadata=call.metadata,
-            returns=call.returns,
-            **call.kwargs,
-        )
+        return _stream_of(self.pick(), call)
 
     def statistics(self) -> list[TargetStatistics]:
         """The servers as this client sees them."""
@@ -374,7 +365,7 @@ class Pool:
     async def _watch(self, target: Target[Client], client: Client, told: anyio.Event) -> None:
         """Follow the server's health until the connection ends."""
         try:
-            async with client.stream(f"{HEALTH_SERVICE}.watch", self._health, returns=Status) as statuses:
+            async with self._statuses(client) as statuses:
                 async for status in statuses:
                     target.serving = status is Status.SERVING
                     told.set()
@@ -382,10 +373,36 @@ class Pool:
         except RpcError as exc:
             if exc.code is not Code.UNIMPLEMENTED:
                 _log.warning("rpc server %s: its health cannot be watched: %s", _shown(target.address), exc)
+        except Exception:  # of an interceptor
+            _log.exception("rpc server %s: its health cannot be watched", _shown(target.address))
         # It reports no more: its calls will show.
         target.serving = True
         told.set()
         self._wake_all()
+
+    def _statuses(self, client: Client) -> Any:
+        """The stream of a server's health; a guard of the server's finds in it what it finds in calls."""
+
+        def last(call: ClientCall) -> Any:
+            call.timeout = None  # it lasts as long as the connection, whatever calls have
+            return _stream_of(client, call)
+
+        call = ClientCall(f"{HEALTH_SERVICE}.watch", (self._health,), returns=Status)
+        call.server, call.peer = client.addresses
+        return chain_stream(self._interceptors, last)(call)
+
+
+def _stream_of(client: Client, call: ClientCall) -> Any:
+    """What the interceptors of streams have made of ``call``, on ``client``."""
+    call.server, call.peer = client.addresses
+    return client.stream(
+        call.method,
+        *call.args,
+        timeout=call.timeout,
+        metadata=call.metadata,
+        returns=call.returns,
+        **call.kwargs,
+    )
 
 
 def _shown(address: Any) -> str:
@@ -429,7 +446,8 @@ def connect_pool(  # noqa: PLR0913  # keywords of the user
         one that is not SERVING gets no calls. None: not watched. Without a health service: SERVING.
     :param reconnect: pauses between attempts to connect.
     :param ejection: when a server whose calls fail is left out for a while.
-    :param interceptors: around every call; with :class:`Retry` each attempt may go to another server.
+    :param interceptors: around every call, and the watch of ``health``; with :class:`Retry` each attempt may
+        go to another server.
     :param connect_timeout_s: longest time for one connection to come up.
     :param drain_timeout_s: how long calls may go on at a server that shuts down; None: as long as they take.
     :param config, mode, ssl, server_hostname, rdma_outside_tls, window: as of :func:`connect`.

@@ -345,6 +345,21 @@ async def test_interceptors_see_calls_of_the_pool() -> None:
     assert seen == [("m", (1,), {"x": 2}, {"k": "v"}), ("rpc.health.watch", ("",), {}, {})]
 
 
+async def test_an_interceptor_that_fails_around_the_watch(caplog: pytest.LogCaptureFixture) -> None:
+    """The server's calls will show what it is worth; and it is told."""
+
+    class Failing(ClientInterceptor):
+        def stream(self, call: ClientCall, proceed: StreamProceed[ClientCall]) -> Any:
+            raise LookupError("no token for streams")
+
+    world = World("a")
+    world["a"].health = Health()
+    async with world.pool(health="", interceptors=[Failing()]) as pool:
+        assert await pool.call("m") == "a"
+        assert world["a"].connects == 1
+    assert "no token for streams" in caplog.text
+
+
 async def test_streams_stay_where_they_begin() -> None:
     world = World("a")
     world["a"].health = Health()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -175,3 +176,52 @@ async def test_what_is_no_server_of_calls_is_said(mode: Any) -> None:
         assert caught.value.not_started
         tasks.cancel_scope.cancel()
     await listener.aclose()
+
+
+class Token(rpc.ClientInterceptor):
+    """What a guarded server asks for, and a limit for calls that have none."""
+
+    def mark(self, call: rpc.ClientCall) -> rpc.ClientCall:
+        call.metadata["token"] = "secret"
+        call.timeout = call.timeout or 60.0
+        return call
+
+    async def unary(self, call: rpc.ClientCall, proceed: Any) -> Any:
+        return await proceed(self.mark(call))
+
+    def stream(self, call: rpc.ClientCall, proceed: Any) -> Any:
+        return proceed(self.mark(call))
+
+
+class Guard(rpc.ServerInterceptor):
+    def __init__(self) -> None:
+        self.times_left: list[float] = []
+
+    def check(self, call: rpc.ServerCall) -> None:
+        if call.context.metadata.get("token") != "secret":
+            raise rpc.RpcError(rpc.Code.UNAUTHENTICATED, "no valid token")
+
+    async def unary(self, call: rpc.ServerCall, proceed: Any) -> Any:
+        self.check(call)
+        return await proceed(call)
+
+    def stream(self, call: rpc.ServerCall, proceed: Any) -> Any:
+        self.check(call)
+        self.times_left.append(call.context.time_left)
+        return proceed(call)
+
+
+async def test_the_health_of_guarded_servers(mode: Any) -> None:
+    """The watch has what the pool's calls have, but no limit: it lasts as long as the connection."""
+    guard = Guard()
+    async with World(mode) as world:
+        for name in "ab":
+            await world.start(name, interceptors=[guard])
+        async with world.pool(health="t", interceptors=[Token()]) as pool:
+            await until(lambda: len(guard.times_left) == 2)
+            world.health["a"].set("t", rpc.Status.NOT_SERVING)
+            await until(lambda: [t.serving for t in pool.statistics()].count(False) == 1)
+            assert [await pool.call("t.who") for _ in range(4)] == ["b"] * 4
+            world.health["a"].set("t", rpc.Status.SERVING)
+            await until(lambda: all(t.serving for t in pool.statistics()))
+    assert guard.times_left == [math.inf] * 2
