@@ -20,7 +20,14 @@ from anyio import BrokenResourceError, ClosedResourceError
 from .. import wake
 from ..errors import LinkError, RemoteProtocolError
 from ..plain import check_plain
-from ..proto.channel_frames import CLOSE_FRAME, SHORT_BYTES, ChannelAssembler, greeting, message_header
+from ..proto.channel_frames import (
+    CLOSE_FRAME,
+    SHORT_BYTES,
+    ChannelAssembler,
+    greeting,
+    lazy_memory,
+    message_header,
+)
 from ..proto.message import ChannelStatistics, check_size
 from ..wake.escaping import contain
 from .draining import Draining
@@ -47,6 +54,15 @@ _QUEUE_BYTES = 256 * 1024
 _DRAIN_S = 30.0
 
 
+def _memory() -> Callable[[int], memoryview]:
+    """What gives memory for long messages."""
+    try:
+        from ..datapath._fill import unfilled_view  # compiled: a heap that is used again costs no page faults
+    except ImportError:
+        return lazy_memory
+    return unfilled_view
+
+
 class TcpChannel:
     """One end of a channel on ``pipe``, which it owns. Sends its greeting at once.
 
@@ -68,7 +84,7 @@ class TcpChannel:
         self._pipe = pipe
         self._waker = wake.current()
         self._end_report = EndReport(self._waker.call_soon)
-        self._incoming = ChannelAssembler(kind, max_message_bytes)
+        self._incoming = ChannelAssembler(kind, max_message_bytes, _memory())
         # sending
         self._queue: deque[bytearray | memoryview] = deque()
         self._queued_bytes = 0

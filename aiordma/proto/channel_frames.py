@@ -9,6 +9,7 @@ connections, too.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ CLOSE_FRAME = _HEADER.pack(_CLOSE, 0, 0)
 """Nothing follows."""
 SHORT_BYTES = 16 * 1024
 """Messages up to this size are cut out of what was read. Longer ones are read into memory of their own."""
+#: Of more, each page of new memory is taken when it is written to: nobody has to be believed a length.
+_LAZY_BYTES = 256 * 1024
 
 
 def greeting(kind: int, max_message_bytes: int) -> bytes:
@@ -42,11 +45,26 @@ def message_header(size: int, head_bytes: int = 0) -> bytes:
     return _HEADER.pack(_MESSAGE, head_bytes if size > SHORT_BYTES else 0, size)
 
 
+def lazy_memory(size: int) -> memoryview:
+    """New memory, of which what is large takes pages only as it is written to.
+
+    :raises MemoryError: there is not enough.
+    """
+    if size < _LAZY_BYTES:
+        return memoryview(bytearray(size))
+    try:
+        return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except OSError as exc:
+        raise MemoryError(f"no memory for a message of {size} bytes: {exc}") from exc
+
+
 class ChannelAssembler:
     """Takes apart what the peer sends: its greeting, then its messages, then its end.
 
     :param kind: kind of the channel; the peer must mean the same.
     :param limit: longest message that this end takes.
+    :param memory: gives that of a long message, which is announced by a header alone and may never come: so
+        it must cost nothing before it is written to.
     """
 
     __slots__ = (
@@ -57,6 +75,7 @@ class ChannelAssembler:
         "_kind",
         "_limit",
         "_long",
+        "_memory",
         "closed",
         "greeted",
         "peer_limit",
@@ -64,7 +83,7 @@ class ChannelAssembler:
         "placed",
     )
 
-    def __init__(self, kind: int, limit: int) -> None:
+    def __init__(self, kind: int, limit: int, memory: Callable[[int], memoryview] = lazy_memory) -> None:
         self.greeted = False
         self.closed = False
         """The peer has closed in order."""
@@ -77,6 +96,7 @@ class ChannelAssembler:
         """Whether what :meth:`take` returned last is a head alone, with its body where :attr:`place` said."""
         self._kind = kind
         self._limit = limit
+        self._memory = memory
         self._hello = b""
         self._frames = FrameAssembler(_HEADER)
         self._long: memoryview | None = None  # a long message of which _filled bytes have come
@@ -110,7 +130,7 @@ class ChannelAssembler:
     def withdraw(self) -> None:
         """Put no more where :attr:`place` said; the rest of that message is lost."""
         if self._long is not None and self._head is not None:
-            self._long = memoryview(bytearray(len(self._long)))
+            self._long = self._memory(len(self._long))
 
     @property
     def room(self) -> memoryview | None:
@@ -169,7 +189,7 @@ class ChannelAssembler:
         self._frames.take_header()
         if body is None:
             self._head = None
-            self._long = memoryview(bytearray(size))
+            self._long = self._memory(size)
         else:
             self._frames.take_part(head_bytes)
             self._long = body
