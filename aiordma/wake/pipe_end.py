@@ -81,20 +81,26 @@ class PipeEnd(Duplex):
                 self._pipe.close()
 
     async def send_eof(self) -> None:
-        """Announce to the peer that nothing more will be sent; receiving continues. Idempotent."""
-        if (
-            self._send_guard is not None
-            and self._send_guard is not EOF_SENT
-            and self._send_guard is not PENDING
-        ):
-            raise self._refusal(self._send_guard, "sending to")
+        """Announce to the peer that nothing more will be sent; receiving continues. Idempotent.
+
+        :raises anyio.BusyResourceError: another task is sending
+        :raises anyio.ClosedResourceError: this end is closed
+        :raises anyio.BrokenResourceError: the connection is lost (the cause says why)
+        """
+        self._check_may_end()
         await self._waker.checkpoint()
-        if self._send_guard is None or self._send_guard is PENDING:
+        self._check_may_end()  # another task may have begun to send, or closed this end
+        if self._send_guard is not EOF_SENT:
             if self._pipe.error is not None:
                 error = self._pipe.error
                 raise BrokenResourceError(f"the connection is lost: {error}") from error
             self._end_sending()
             self._send_guard = EOF_SENT
+
+    def _check_may_end(self) -> None:
+        guard = self._send_guard
+        if guard is not None and guard is not EOF_SENT and guard is not PENDING:
+            raise self._refusal(guard, "sending to")
 
     def _end_sending(self) -> None:
         """Nothing is sent any more, behind what was accepted."""

@@ -16,6 +16,7 @@ from aiordma.attributes import RdmaAttribute
 from tests.cancelling import at_await, at_turn
 from tests.datagrams.pairs import LIMIT, MAKERS, Pair, receive_on, send_on
 from tests.health import until
+from tests.wake.meanwhile import in_the_next_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -191,6 +192,28 @@ async def test_one_task_in_each_direction(pair: Pair) -> None:
                 await receive()
         tasks.cancel_scope.cancel()
     assert await other.receive() == b"f" * 5000
+
+
+async def test_the_end_says_that_a_send_has_begun_meanwhile(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    filled = await fill(one, b"f" * 5000)
+    async with anyio.create_task_group() as tasks:
+
+        async def begin() -> None:
+            tasks.start_soon(one.send_many, [b"m" * 5000] * 4000)
+            while not one.in_use:
+                await anyio.lowlevel.checkpoint()
+
+        in_the_next_checkpoint(monkeypatch, begin)
+        with pytest.raises(anyio.BusyResourceError):
+            await one.send_eof()
+        for _ in range(filled + 4000):
+            await other.receive()
+    await one.send_eof()
+    with pytest.raises(anyio.EndOfStream):
+        await other.receive()
 
 
 async def test_nobody_comes_between_the_messages_of_a_batch(pair: Pair) -> None:
