@@ -356,9 +356,13 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         :raises OSError: the host's name is not known
         """
         self._check_open()
-        peer = self._table.peer(await self._table.numeric(address))
+        target = await self._table.numeric(address)
         await self._waker.checkpoint()
-        while peer.route is None and peer.reason is None:
+        while True:
+            self._check_open()
+            peer = self._table.peer(target)  # it may have been forgotten and be asked anew
+            if peer.route is not None or peer.reason is not None:
+                break
             waiter = self._waker.new_waiter()
             peer.waiters.append(waiter)
             try:
@@ -366,9 +370,6 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
             finally:
                 if waiter in peer.waiters:
                     peer.waiters.remove(waiter)
-            self._check_open()
-            # It may have been forgotten and be asked anew.
-            peer = self._table.peer(peer.address)
         return "rdma" if peer.route is not None else "udp"
 
     def path_to(self, address: Address | None = None) -> str | None:

@@ -9,6 +9,8 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from anyio import ClosedResourceError
+
 from .. import wake
 from ..addresses import looking_up, plain_address, show, sockaddr_of
 from ..errors import Code, FallbackReason, NegotiationError
@@ -153,6 +155,8 @@ class PeerTable:
     def peer(self, address: Address) -> Peer:
         peer = self.peers.get(address)
         if peer is None:
+            if self._closed:
+                raise ClosedResourceError("this DatagramEndpoint is closed")
             if self.remote is not None and address != self.remote:
                 raise ValueError(f"this endpoint talks to {show(self.remote)} only, not to {show(address)}")
             self._make_room()
