@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from .contracts import Buffer
 
 _READ = 64 * 1024
+#: Ciphertext decrypted in one call at most, about; and what of it may be no plaintext, which is more than the
+#: record that has not come whole yet. The rest stays in the kernel, where readiness tells of it: a peer that
+#: sends faster than this end decrypts would hold the event loop.
+_READ_MOST = 512 * 1024
+_BESIDE_MOST = 32 * 1024
+#: Ciphertext that waits for a peer that does not read. This end's own stays below: the rest is answers.
+_UNSENT_MOST = 1024 * 1024
 #: Plaintext encrypted ahead of the kernel at most.
 _WRITE_MOST = 256 * 1024
 #: How long a closed stream waits without progress: for room, and then for the peer's end. asyncio's limit.
@@ -65,6 +72,7 @@ class TlsLayer:
         )
         self._left = memoryview(b"")  # ciphertext that the kernel did not take
         self._ahead = b""  # plaintext that was decrypted ahead of its use
+        self._fed = self._gained = 0  # in one recv(): ciphertext, plaintext
         self.failure: OSError | None = None  # raised when what came before it is received
         self._cut_off = False  # TCP has ended; TLS had not, then
         self.at_end = False  # TLS has ended
@@ -85,6 +93,7 @@ class TlsLayer:
         """
         waker = wake.current()
         fd = self.sock.fileno()
+        fed = 0
         with anyio.fail_after(seconds):
             while True:
                 try:
@@ -100,21 +109,26 @@ class TlsLayer:
                     await waker.wait_writable(fd)
                 if not wanting:
                     return
+                if fed > _BESIDE_MOST:  # some messages are skipped, however many come
+                    await waker.checkpoint()
+                    fed = 0
                 try:
-                    self._feed()
+                    fed += self._feed()
                 except BlockingIOError:
                     await waker.wait_readable(fd)
 
     # -- the parts of a socket that are used of it
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """Up to ``size`` bytes of plaintext: fewer only if there are no more now. ``MSG_PEEK`` works.
+        """Up to ``size`` bytes of plaintext: fewer only if there are no more now, or others shall have their
+        turn before more is decrypted. ``MSG_PEEK`` works.
 
-        :raises BlockingIOError: nothing is there.
+        :raises BlockingIOError: nothing is there. The socket may be readable.
         :raises OSError: the connection is lost, or was cut off without TLS's own end.
         :raises MemoryError: nothing is lost: a smaller piece may be had.
         """
         data = self._ahead
+        self._fed = self._gained = 0
         while len(data) < size and not self.at_end:
             try:
                 part = self._decrypted(size - len(data))
@@ -152,7 +166,7 @@ class TlsLayer:
             try:
                 part = self.session.read(size)
             except ssl.SSLWantReadError:
-                self._feed()
+                self._feed_more()
                 continue
             except ssl.SSLZeroReturnError:
                 part = b""
@@ -162,7 +176,16 @@ class TlsLayer:
                 raise ssl.SSLEOFError(
                     ssl.SSL_ERROR_EOF, "the peer ended TCP, but not TLS: the end may be missing"
                 )
+            self._gained += len(part)
             return part
+
+    def _feed_more(self) -> None:
+        """For :meth:`recv`, up to its limits. The session has used what it was fed."""
+        if self._fed >= _READ_MOST or self._fed - self._gained > _BESIDE_MOST:
+            raise BlockingIOError
+        if self.unsent > _UNSENT_MOST:
+            raise OSError(errno.ENOBUFS, "the peer asks for answers of TLS, and reads none of them")
+        self._fed += self._feed()
 
     def recv_into(self, buffer: memoryview) -> int:
         """As ``recv``."""
@@ -170,13 +193,14 @@ class TlsLayer:
         buffer[: len(data)] = data
         return len(data)
 
-    def _feed(self) -> None:
+    def _feed(self) -> int:
         data = self.sock.recv(_READ)
         if data:
             self._incoming.write(data)
         else:
             self._cut_off = True
             self._incoming.write_eof()
+        return len(data)
 
     def send(self, data: Buffer) -> int:
         """Encrypt and send; the number of bytes of plaintext that it accepted.
