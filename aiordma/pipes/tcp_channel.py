@@ -48,6 +48,7 @@ _log = logging.getLogger("aiordma.channel")
 _READ_BYTES = 256 * 1024
 #: Handled in one turn of the loop before others have theirs.
 _TURN_BYTES = 256 * 1024
+_TURN_MESSAGES = 512
 #: What waits for the kernel at most, but for one message that is longer.
 _QUEUE_BYTES = 256 * 1024
 #: How long a closed channel may take to deliver something of what is left, and to receive the peer's end.
@@ -91,6 +92,7 @@ class TcpChannel:
         self._offset = 0  # of what the kernel has not taken in the first of the queue
         self._turn_begun = False
         self._blocked = False
+        self._in_pipe = 0  # calls that send: one that fails has what came before handed over, and no later
         # receiving
         self._reading = self._read_again = False
         # the end
@@ -239,7 +241,7 @@ class TcpChannel:
         done = 0
         if not self._queue and self.error is None:
             try:
-                done = self._pipe.try_send(data)
+                done = self._hand_to_pipe(data)
             except BrokenResourceError as error:
                 self._lost(error)
         if done < len(data) and self.error is None:
@@ -248,13 +250,20 @@ class TcpChannel:
             self._queue.append(rest)
             self._queued_bytes += len(rest)
 
+    def _hand_to_pipe(self, data: bytearray | bytes | memoryview, start: int = 0) -> int:
+        self._in_pipe += 1
+        try:
+            return self._pipe.try_send(data, start)
+        finally:
+            self._in_pipe -= 1
+
     def _push(self) -> None:
         """Hand to the kernel what it takes of the queue."""
         queue = self._queue
         try:
             while queue and self.error is None:
                 first = queue[0]
-                done = self._pipe.try_send(first, self._offset)
+                done = self._hand_to_pipe(first, self._offset)
                 if self._released:  # meanwhile: what was read before a failure has been handed over
                     return
                 self._queued_bytes -= done
@@ -309,7 +318,7 @@ class TcpChannel:
         taken = 0
         try:
             while self._take_messages() and not self._released:
-                if taken >= _TURN_BYTES:
+                if taken >= _TURN_BYTES and not self._in_pipe:
                     self._read_soon()
                     return
                 count = self._receive()
@@ -356,10 +365,15 @@ class TcpChannel:
         incoming = self._incoming
         if not incoming.greeted:
             return True
+        most = _TURN_MESSAGES
         while not self._released and (self._on_message is not None or self._closed):
             message = incoming.take()
             if message is not None:
                 self._hand_over(message)
+                most -= 1
+                if most <= 0 and not self._in_pipe:
+                    self._read_soon()
+                    return False
             elif incoming.closed:
                 self._at_close()
                 return False
