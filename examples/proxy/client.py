@@ -232,7 +232,8 @@ class Client(asyncio.Protocol):
         rest = data[end:]
         if not args:
             return rest
-        command = data[:end] if data.startswith(b"*") else encode_command(args)
+        # Not the client's own bytes: the server must not judge them differently, since that costs the lane.
+        command = encode_command(args)
         kind = classify(args)
         if kind is Kind.QUIT:
             self._hold(b"")

@@ -1,14 +1,19 @@
 """Parse one command that the scanner leaves to its caller (commands with state, inline commands).
 
-Source: the RESP specification; inline quoting as redis-server's own (`sdssplitargs` in sds.c).
+Source: the RESP specification; numbers and inline quoting as redis-server's own (`string2ll` in util.c,
+`sdssplitargs` in sds.c).
 """
 
 from __future__ import annotations
+
+import re
 
 from .scan import MAX_BULK_BYTES, MAX_COMMAND_ITEMS, ProtocolError
 
 MAX_INLINE_BYTES = 64 * 1024  # Redis: PROTO_INLINE_MAX_SIZE
 
+# Redis closes the connection of any other spelling: a plus sign, a leading zero, minus zero.
+_NUMBER = re.compile(rb"0|-?[1-9][0-9]*")
 _ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
 
 
@@ -48,7 +53,7 @@ def parse_command(data: bytes, pos: int) -> tuple[list[bytes], int] | None:
 
 
 def encode_command(args: list[bytes]) -> bytes:
-    """Parse the array of bulk strings that a server expects."""
+    """Return `args` as the array of bulk strings that a server expects."""
     return b"*%d\r\n" % len(args) + b"".join(b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args)
 
 
@@ -59,7 +64,7 @@ def _number(data: bytes, pos: int, error: str) -> tuple[int, int] | None:
             raise ProtocolError(error)
         return None
     digits = data[pos + 1 : end]
-    if not digits.removeprefix(b"-").isdigit():
+    if _NUMBER.fullmatch(digits) is None:
         raise ProtocolError(error)
     return int(digits), end + 2
 

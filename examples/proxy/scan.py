@@ -288,6 +288,10 @@ class CommandScanner:
             while at < size and 48 <= p[at] <= 57 and at - pos < 12:
                 number = number * 10 + (p[at] - 48)
                 at += 1
+            if at - pos > 2 and p[pos + 1] == 48:
+                # Redis closes the connection of a number with a leading zero.
+                self._bad("invalid multibulk length" if first else "invalid bulk length")
+                break
             if at + 1 >= size:
                 if at < size and p[at] != 13 and not (first and p[at] == 45 and at == pos + 1):
                     self._bad("invalid multibulk length" if first else "invalid bulk length")

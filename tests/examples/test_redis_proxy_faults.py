@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -178,6 +179,27 @@ def test_back_pressure_reaches_through_a_lane_of_ones_own(stack: Stack) -> None:
         assert max(memory_kib(pid) - kib for pid, kib in zip(pids, before, strict=True)) < 24 * 1024
         for _ in range(60):
             assert read_exactly(lazy, 1_000_012) == b"$1000000\r\n" + value + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        b"*1\r\n$04\r\nPING\r\n",
+        b"*01\r\n$4\r\nPING\r\n",
+        b"*2\r\n$6\r\nSCRIPT\r\n$-0\r\n\r\n",
+        b"*2\r\n$6\r\nSCRIPT\r\n$00\r\n\r\n",
+    ],
+)
+def test_a_command_that_redis_refuses_ends_its_own_connection_only(stack: Stack, command: bytes) -> None:
+    with stack.socket() as other, stack.socket() as refused:
+        other.sendall(b"PING\r\n")
+        assert read_exactly(other, 7) == b"+PONG\r\n"
+        before = {c["id"] for c in connections(stack)}
+        refused.sendall(command)
+        assert re.fullmatch(rb"-ERR Protocol error: invalid (multi)?bulk length\r\n", read_to_end(refused))
+        other.sendall(b"PING\r\n")
+        assert read_exactly(other, 7) == b"+PONG\r\n"
+        assert {c["id"] for c in connections(stack)} == before, "the shared stream is the same"
 
 
 def test_a_long_command_streams_through_with_bounded_memory(stack: Stack) -> None:

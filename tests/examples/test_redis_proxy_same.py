@@ -71,7 +71,16 @@ _inline = st.sampled_from(
     [b"PING\r\n", b"\r\n", b"set a 'b c'\r\n", b'get "a"\n', b"*0\r\n", b"MULTI\r\n", b"EXEC\r\n", b"*-1\r\n"]
 )
 _broken = st.sampled_from(
-    [b"*1\r\n:1\r\n", b"*1\r\n$-1\r\n", b"*x\r\n", b'get "a\r\n', b"*1\r\n$9999999999\r\n"]
+    [
+        b"*1\r\n:1\r\n",
+        b"*1\r\n$-1\r\n",
+        b"*x\r\n",
+        b'get "a\r\n',
+        b"*1\r\n$9999999999\r\n",
+        b"*1\r\n$04\r\nPING\r\n",
+        b"*01\r\n$4\r\nPING\r\n",
+        b"*2\r\n$6\r\nSCRIPT\r\n$-0\r\n\r\n",
+    ]
 )
 _words = st.one_of(
     _shared.map(encode_command), _shared.map(encode_command), _stateful.map(encode_command), _inline

@@ -65,6 +65,16 @@ def test_endless_lines_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "number", [b"01", b"00", b"-0", b"-01", b"+1", b" 1", b"1 ", b"", b"-", b"--1", b"1_0"]
+)
+def test_a_number_in_a_spelling_that_redis_refuses(number: bytes) -> None:
+    with pytest.raises(ProtocolError, match="invalid multibulk length"):
+        parse_command(b"*%b\r\n$4\r\nPING\r\n" % number, 0)
+    with pytest.raises(ProtocolError, match="invalid bulk length"):
+        parse_command(b"*2\r\n$6\r\nSCRIPT\r\n$%b\r\nx\r\n" % number, 0)
+
+
+@pytest.mark.parametrize(
     ("line", "kind"),
     [
         (b"get a", Kind.SHARE),

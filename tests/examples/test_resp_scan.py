@@ -263,6 +263,16 @@ def test_long_commands_are_told_as_soon_as_they_are_seen(scan: ModuleType) -> No
         b"*1\r\n$536870913\r\n",
         b"*1\r\n$3\r\nGETxx",
         b"*99999999999999",
+        # Redis takes a number in one spelling only.
+        b"*01\r\n$3\r\nGET\r\n",
+        b"*00\r\n",
+        b"*1\r\n$03\r\nGET\r\n",
+        b"*2\r\n$3\r\nGET\r\n$00\r\n\r\n",
+        b"*2\r\n$3\r\nGET\r\n$-0\r\n\r\n",
+        b"*+1\r\n",
+        b"* 1\r\n",
+        b"*1\r\n$+3\r\n",
+        b"*1\r\n$3 \r\n",
     ],
 )
 def test_broken_commands_are_told(scan: ModuleType, data: bytes) -> None:
