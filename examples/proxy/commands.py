@@ -42,7 +42,14 @@ SHARED = frozenset(
     """.split()
 )
 
+# Of SCRIPT and FUNCTION. KILL is not shared: it must bypass the script that it ends, which may be running on
+# the shared connection.
+SHARED_OPTIONS = frozenset(b"DELETE DUMP EXISTS FLUSH HELP LIST LOAD RESTORE SHOW STATS".split())
+
 BLOCKING = frozenset(b"BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN WAIT WAITAOF".split())
+
+# The words that an option of XREAD and XREADGROUP takes, with its own.
+_WORDS = {b"GROUP": 3, b"COUNT": 2, b"CLAIM": 2, b"NOACK": 1}
 
 
 def classify(args: list[bytes]) -> Kind:
@@ -57,9 +64,10 @@ def classify(args: list[bytes]) -> Kind:
         return Kind.HOLD
     if name in (b"EXEC", b"DISCARD", b"UNWATCH"):
         return Kind.END
-    if name in (b"SCRIPT", b"FUNCTION") and option != b"DEBUG":
-        # KILL must bypass the script that it ends, which may be running on the shared connection.
-        return Kind.HOLD if option == b"KILL" else Kind.SHARE
+    if name in (b"SCRIPT", b"FUNCTION") and option in SHARED_OPTIONS:
+        return Kind.SHARE
+    if name in (b"SCRIPT", b"FUNCTION") and option == b"KILL":
+        return Kind.HOLD
     if name == b"CLIENT" and option == b"SETINFO":
         return Kind.SHARE  # the library's name and version, which redis-py sends first: no effect on replies
     if (name == b"CLIENT" and option != b"REPLY") or name in (b"SELECT", b"AUTH"):
@@ -77,10 +85,17 @@ def is_shared_by_name(args: list[bytes]) -> bool:
 
 
 def _blocks(args: list[bytes]) -> bool:
-    options = [arg.upper() for arg in args[1:]]
-    if b"STREAMS" in options:
-        options = options[: options.index(b"STREAMS")]
-    return b"BLOCK" in options
+    """True if XREAD or XREADGROUP may block: walk the options as Redis does, since a group, a consumer or a
+    key may have the name of an option."""
+    at = 1
+    while at < len(args):
+        option = args[at].upper()
+        if option == b"STREAMS":
+            return False
+        if option not in _WORDS:
+            return True  # BLOCK, or an option that is not known here
+        at += _WORDS[option]
+    return True
 
 
 class Transaction:

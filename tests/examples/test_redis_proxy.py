@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import threading
@@ -157,6 +158,21 @@ def test_blocking_commands_block_their_client_only(stack: Stack, client: redis.R
     waiter.join(DEADLINE_S)
     assert [list(reply) for reply in got] == [[b"queue", b"job"]]  # type: ignore[call-overload]
     assert client.get("x") == b"1"
+
+
+def test_a_consumer_with_the_name_of_an_option_blocks_itself_only(stack: Stack) -> None:
+    stack.direct().xgroup_create("k", "g", mkstream=True)
+    with contextlib.ExitStack() as sockets:
+        waiting = sockets.enter_context(stack.socket())
+        waiting.sendall(b"XREADGROUP GROUP g streams BLOCK 0 STREAMS k >\r\n")
+        until(lambda: in_a_wait(stack), "xreadgroup reached the server")
+        others = [sockets.enter_context(stack.socket()) for _ in range(8)]  # some on each shared stream
+        for other in others:
+            other.sendall(b"PING\r\n")
+        for other in others:
+            assert read_exactly(other, 7) == b"+PONG\r\n"
+        stack.direct().xadd("k", {"a": "b"}, id="1-1")
+        assert read_exactly(waiting, 4) == b"*1\r\n"
 
 
 def test_select_and_names_stay_with_their_client(stack: Stack) -> None:

@@ -90,7 +90,35 @@ def test_a_number_in_a_spelling_that_redis_refuses(number: bytes) -> None:
         (b"blpop a 0", Kind.HOLD),
         (b"xread block 0 streams a $", Kind.HOLD),
         (b"xreadgroup group g c BLOCK 5 streams a >", Kind.HOLD),
+        # A group, a consumer and a key may have any name.
+        (b"xreadgroup group g streams BLOCK 0 STREAMS k >", Kind.HOLD),
+        (b"XREADGROUP GROUP STREAMS c block 0 streams k >", Kind.HOLD),
+        (b"xreadgroup count 1 noack group streams streams block 0 streams k >", Kind.HOLD),
+        (b"xreadgroup group block block streams k >", Kind.SHARE),
+        (b"XREADGROUP GROUP count BLOCK COUNT 1 NOACK STREAMS BLOCK streams > >", Kind.SHARE),
+        (b"xreadgroup group g c claim 5 streams k >", Kind.SHARE),
+        (b"xreadgroup group g c claim 5 block 0 streams k >", Kind.HOLD),
+        (b"xread count 1 BLOCK 0 streams streams $", Kind.HOLD),
+        (b"xread streams streams block 0 0", Kind.SHARE),
+        (b"xread count streams block 0 streams k $", Kind.HOLD),
+        # What is not known here, or ends too early: perhaps the server knows it.
+        (b"xread later streams k 0", Kind.HOLD),
+        (b"xread block\0 0 streams k $", Kind.HOLD),
+        (b"xread", Kind.HOLD),
+        (b"xreadgroup group g", Kind.HOLD),
+        (b"blpop streams 0", Kind.HOLD),
+        (b"BLMPOP 0 1 streams left", Kind.HOLD),
+        (b"bLmove streams streams left left 0", Kind.HOLD),
+        (b"bzpopmin streams 0", Kind.HOLD),
+        (b"wait 1 0", Kind.HOLD),
         (b"script kill", Kind.HOLD),
+        (b"script kill\0", Kind.KEEP),
+        (b"script debug\0 yes", Kind.KEEP),
+        (b"script later", Kind.KEEP),
+        (b"script", Kind.KEEP),
+        (b"Script Exists x", Kind.SHARE),
+        (b"function list withcode", Kind.SHARE),
+        (b"FUNCTION KILL", Kind.HOLD),
         (b"hello 3", Kind.HELLO),
         (b"hello 3 auth a b", Kind.KEEP),
         (b"hello", Kind.KEEP),
@@ -112,7 +140,7 @@ def test_a_number_in_a_spelling_that_redis_refuses(number: bytes) -> None:
     ],
 )
 def test_what_a_command_means_for_its_connection(line: bytes, kind: Kind) -> None:
-    assert classify(line.split()) is kind
+    assert classify(line.split(b" ")) is kind
 
 
 def test_a_transaction_is_followed_to_its_end() -> None:
