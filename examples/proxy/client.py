@@ -169,30 +169,31 @@ class Client(asyncio.Protocol):
     def _work(self, data: bytes, count: int) -> None:
         """Submit `count` shareable commands at the start of `data`, and handle what follows them."""
         scanner = self.scanner
+        at = 0  # what is behind a command is not copied for each: there may be very many
         while True:
             end = scanner.end
             if count:
                 lane = self._route()
                 if lane is None:
                     if self.lanes.reason is None:
-                        self._hold(data)
+                        self._hold(data[at:])
                         self.lanes.wait(self)
                         return
                     self._away(count)
                 else:
-                    self._submit(lane, data[:end], count)
-                data = data[end:]
+                    self._submit(lane, data[at:end], count)
+                at = end
             if scanner.verdict == MORE:
-                self._buffer = data
+                self._buffer = data[at:]
                 if self._ended and not self.outstanding:
                     self.transport.close()
                 return
-            rest = self._look(data)
-            if rest is None:
+            behind = self._look(data, at)
+            if behind is None:
                 return
-            data = rest
+            at = behind
             scanner.forget()
-            count = scanner.feed(data)
+            count = scanner.feed(data, at)
 
     def _route(self) -> Lane | None:
         """Return the lane for the next command, or None."""
@@ -207,31 +208,30 @@ class Client(asyncio.Protocol):
             self.lane = lane
         return lane
 
-    def _look(self, data: bytes) -> bytes | None:
-        """Handle one command that is not simply shared; return what follows it, or None if it has to
+    def _look(self, data: bytes, at: int) -> int | None:
+        """Handle the command at `at`, which is not simply shared; return its end, or None if it has to
         wait."""
         if self.scanner.verdict == BIG:
-            self._need_own(data, for_good=True)
+            self._need_own(data[at:], for_good=True)
             return None
         try:
             if self.scanner.verdict == BAD:
                 raise ProtocolError(self.scanner.error)
-            parsed = parse_command(data, 0)
+            parsed = parse_command(data, at)
         except ProtocolError as exc:
             self._hold(b"")
             error = b"-ERR Protocol error: %b\r\n" % _line(str(exc))
             self._after_replies(lambda: self._part(error))
             return None
         if parsed is None:
-            if len(data) > BIG_COMMAND:
-                self._need_own(data, for_good=True)
+            if len(data) - at > BIG_COMMAND:
+                self._need_own(data[at:], for_good=True)
             else:
-                self._buffer = data
+                self._buffer = data[at:]
             return None
         args, end = parsed
-        rest = data[end:]
         if not args:
-            return rest
+            return end
         # Not the client's own bytes: the server must not judge them differently, since that costs the lane.
         command = encode_command(args)
         kind = classify(args)
@@ -240,19 +240,19 @@ class Client(asyncio.Protocol):
             self._after_replies(lambda: self._part(b"+OK\r\n"))
             return None
         if kind is Kind.KEEP or (kind is Kind.HELLO and self._own is not None):
-            self._need_own(data, for_good=True)
+            self._need_own(data[at:], for_good=True)
             return None
         if kind is Kind.HELLO:
             if self.outstanding:
-                self._hold(data)
+                self._hold(data[at:])
                 self._after_replies(self._release)
                 return None
             self._change_protocol(int(args[1]))
         elif kind in (Kind.HOLD, Kind.ASK) and self._own is None:
-            self._need_own(data, for_good=False)
+            self._need_own(data[at:], for_good=False)
             return None
         elif kind is Kind.ASK:
-            self._ask(data, command, rest)
+            self._ask(data[at:], command, data[end:])
             return None
         if self._own is not None:
             self._own.sent(args)
@@ -261,13 +261,13 @@ class Client(asyncio.Protocol):
         lane = self._route()
         if lane is None:
             if self.lanes.reason is None:
-                self._hold(data)
+                self._hold(data[at:])
                 self.lanes.wait(self)
                 return None
             self._away(1)
         else:
             self._submit(lane, command, 1)
-        return rest
+        return end
 
     def _ask(self, data: bytes, command: bytes, rest: bytes) -> None:
         """Send one command on the client's own lane; the reply decides whether the client keeps it."""

@@ -36,9 +36,9 @@ cdef class CommandScanner:
     cdef public int verdict
     cdef public str error
     cdef Py_ssize_t items, seen
-    cdef bint named
+    cdef bint named, other
 
-    @cython.locals(p=octets, size=Py_ssize_t, count=Py_ssize_t, start=Py_ssize_t, pos=Py_ssize_t,
+    @cython.locals(p=octets, size=Py_ssize_t, count=Py_ssize_t, pos=Py_ssize_t,
                    items=Py_ssize_t, at=Py_ssize_t, number=Py_ssize_t, first=bint)
-    cpdef Py_ssize_t feed(self, bytes data) except -1
+    cpdef Py_ssize_t feed(self, bytes data, Py_ssize_t start=*) except -1
     cdef int _bad(self, str error) except -1

@@ -21,7 +21,7 @@ _COMMAND_ITEMS, _DEPTH = MAX_COMMAND_ITEMS, MAX_DEPTH
 
 # What a CommandScanner found at `end`, after the commands that it counted.
 MORE = 0  # the command is incomplete (or there are no more bytes)
-OTHER = 1  # a command that is not in `known`, or an inline one: left to the caller
+OTHER = 1  # a whole command that is not in `known`, or an inline one, perhaps incomplete: left to the caller
 BIG = 2  # a command longer than `big_bytes` of which a part is still missing
 BAD = 3  # not RESP; `error` has the reason
 
@@ -252,24 +252,27 @@ class CommandScanner:
         self.items = -1  # missing arguments; -1: between commands
         self.seen = 0  # bytes of the incomplete command already scanned
         self.named = False
+        self.other = False  # its name is not in `known`
 
     def forget(self) -> None:
         """The caller handled the command at `end` itself: reset."""
         self.items = -1
         self.seen = 0
 
-    def feed(self, data: bytes) -> int:
-        """Return how many commands were counted; `end` is behind the last of them and `verdict` describes
-        what follows."""
+    def feed(self, data: bytes, start: int = 0) -> int:
+        """Scan `data[start:]`. Return how many commands were counted; `end` is behind the last of them and
+        `verdict` describes what follows."""
         p = data
         size = len(data)
         count = 0
-        start = 0
-        pos = self.seen
+        pos = start + self.seen
         items = self.items
         self.verdict = MORE
         while True:
             if items == 0:
+                if self.other:
+                    self.verdict = OTHER
+                    break
                 count += 1
                 start = pos
                 items = -1
@@ -311,7 +314,7 @@ class CommandScanner:
                     self._bad("invalid multibulk length")
                     break
                 items = number
-                self.named = False
+                self.named = self.other = False
                 pos = at
                 continue
             if number > _BULK:
@@ -325,9 +328,8 @@ class CommandScanner:
                 self._bad("no line end after an argument of the announced length")
                 break
             if not self.named:
-                if data[at : at + number] not in self.known:
-                    self.verdict = OTHER
-                    break
+                # Its end is found here, too: whoever parsed it for that would begin again with each piece.
+                self.other = data[at : at + number] not in self.known
                 self.named = True
             pos = at + number + 2
             items -= 1
