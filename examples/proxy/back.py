@@ -122,7 +122,7 @@ class Stream(asyncio.Protocol):
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 loop = asyncio.get_running_loop()
                 self.redis, _ = await loop.create_connection(asyncio.Protocol, redis.host, redis.port)
-        except (OSError, TimeoutError) as exc:
+        except (OSError, UnicodeError) as exc:  # UnicodeError: a name that no host can have
             self._refuse(f"redis-server at {redis}: {str(exc) or 'no answer'}")
             return
         join(self.transport, self.redis, self._closed)

@@ -139,7 +139,11 @@ class Client(asyncio.Protocol):
     # called by the pool of lanes
 
     def lanes_changed(self) -> None:
-        self._release()
+        try:
+            self._release()
+        except Exception:  # as transports do when their protocol fails: otherwise it waits for ever
+            self.abort()
+            raise
 
     # called by the front
 
@@ -398,7 +402,10 @@ class Client(asyncio.Protocol):
         if self.transport.is_closing():
             return
         error = b"-PROXY Redis cannot be reached (%b); the command was not run, try again\r\n" % _line(reason)
-        parsed = parse_command(self._buffer, 0)
+        try:
+            parsed = parse_command(self._buffer, 0)
+        except ProtocolError:  # in what came after the lane was asked for
+            parsed = None
         if parsed is None:
             self._part(error)
             return

@@ -27,7 +27,12 @@ class Address(NamedTuple):
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:
             raise ValueError(f"{text!r} is not HOST:PORT (such as 127.0.0.1:6379 or [::1]:6379)")
-        return cls(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
+        host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+        try:
+            host.encode("idna")  # as name resolution does
+        except UnicodeError as exc:
+            raise ValueError(f"{host!r} is no name of a host: {exc}") from exc
+        return cls(host, int(port))
 
 
 async def connect(factory: Callable[[], P], to: Address, mode: Mode) -> tuple[asyncio.Transport, P]:

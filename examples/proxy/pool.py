@@ -55,8 +55,12 @@ class Dialer:
                 f"no answer from {self.to} within {self.patience_s:g} s (is a redis_proxy.py back there?)"
             )
             raise _abandoned(transport, reason) from None
-        except OSError as exc:
+        except (OSError, UnicodeError) as exc:  # UnicodeError: a name that no host can have
             raise _abandoned(transport, str(exc) or type(exc).__name__) from exc
+        except Exception as exc:
+            # Nobody expects it, and still clients wait for the answer.
+            logger.exception("opening a stream to %s failed", self.to)
+            raise _abandoned(transport, f"{type(exc).__name__}: {exc}") from exc
         except BaseException:
             _abandoned(transport, "")
             raise
@@ -148,8 +152,9 @@ class SharedLanes:
 
     def _tell(self) -> None:
         waiting, self._waiting = self._waiting, set()
+        loop = asyncio.get_running_loop()
         for who in waiting:
-            who.lanes_changed()
+            loop.call_soon(who.lanes_changed)  # by the loop: if it raises, the others and the lanes go on
 
 
 class OwnLanes:

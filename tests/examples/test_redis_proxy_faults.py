@@ -288,6 +288,7 @@ def test_help_and_mistakes() -> None:
         (["front", "--listen", "x", "--to", "y:1"], "--listen: invalid parse value: 'x'"),
         (["front", "--listen", ":0", "--to", "y:1", "--streams", "0"], "must be at least 1"),
         (["back", "--listen", ":0", "--redis", "y:1", "--mode", "magic"], "invalid choice"),
+        (["front", "--listen", ":0", "--to", "a..b:1"], "--to: invalid parse value: 'a..b:1'"),
     ]:
         result = run(*options)
         assert result.returncode == 2

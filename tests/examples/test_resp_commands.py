@@ -193,3 +193,6 @@ def test_addresses() -> None:
     for bad in ("80", "a:", "a:b", "a:70000"):
         with pytest.raises(ValueError, match="is not HOST:PORT"):
             Address.parse(bad)
+    for bad in ("server..example:1", "x" * 64 + ".example:1", ".example:1"):
+        with pytest.raises(ValueError, match="no name of a host"):
+            Address.parse(bad)
