@@ -45,17 +45,17 @@ class Inbox:
 
     async def _look(self, nbytes: int) -> memoryview:
         """At least the next ``nbytes`` bytes, which stay."""
-        ahead = self._ahead
-        if len(ahead) < nbytes:
-            more = await self._stream.receive(max(_CHUNK, nbytes - len(ahead)))
-            if not len(ahead):
-                ahead = memoryview(more)
-            else:
-                ahead = memoryview(b"".join((ahead, more)))
-            self._ahead = ahead
-            if len(ahead) < nbytes:
-                return await self._look(nbytes)
-        return ahead
+        if not len(self._ahead):
+            self._ahead = memoryview(await self._stream.receive(max(_CHUNK, nbytes)))
+        if len(self._ahead) < nbytes:
+            # Not joined with each piece: a long head in small ones would be copied very often.
+            ahead = bytearray(self._ahead)
+            try:
+                while len(ahead) < nbytes:
+                    ahead += await self._stream.receive(max(_CHUNK, nbytes - len(ahead)))
+            finally:
+                self._ahead = memoryview(ahead)
+        return self._ahead
 
     async def _fill(self, lengths: Sequence[int]) -> memoryview:
         """A new buffer with the next frames."""
