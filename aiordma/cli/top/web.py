@@ -3,7 +3,7 @@
 A web page of somebody else, open in the reader's browser, must not get at it: names that may lead here by
 another name server (DNS rebinding) are refused by the ``Host`` field, and no other origin may read the
 answers. On loopback only this user's connections are answered, and root's, as with the sockets of `aiordma
-stat`.
+stat`; and no other user's, nor those from other hosts, take their places.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import contextlib
 import ipaddress
 import os
 import re
+from collections import Counter
+from enum import Enum, auto
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Bytes of a request, seconds for it and for the answer, and connections at a time.
+#: Bytes of a request, seconds for it and for the answer, and connections at a time of each kind of client.
 _MOST_BYTES, _PATIENCE_S, _AT_A_TIME = 8192, 10.0, 32
 _REQUEST = re.compile(rb"(GET|HEAD) (/[\x21-\x7e]*) HTTP/1\.[01]")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x21-\x7e\x80-\xff]?[\t\x20-\x7e\x80-\xff]*)")
@@ -42,6 +44,17 @@ class RefusedError(Exception):
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status.phrase)
         self.status = status
+
+
+class _Client(Enum):
+    """Who has connected."""
+
+    #: This user, or root.
+    OWN = auto()
+    #: Another user of this host, on loopback.
+    STRANGER = auto()
+    #: From an address to which the user has opened the page.
+    OF_ELSEWHERE = auto()
 
 
 class Answer(NamedTuple):
@@ -106,26 +119,28 @@ class Site:
     """
 
     def __init__(self, host: str, answers: Mapping[str, Callable[[], Answer]]) -> None:
-        self._host, self._answers, self._open = host, answers, 0
+        self._host, self._answers = host, answers
+        self._open = Counter[_Client]()
 
     async def listen(self, port: int) -> asyncio.Server:
         """:raises OSError: it cannot listen there."""
         return await asyncio.start_server(self._serve, self._host, port, limit=_MOST_BYTES)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        client = _client(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
+        self._open[client] += 1
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                if self._open <= _AT_A_TIME:
-                    writer.write(await self._answer(reader, writer))
+                if self._open[client] <= _AT_A_TIME:
+                    writer.write(await self._answer(reader, client))
                     await writer.drain()
         except (OSError, EOFError, TimeoutError):
             writer.transport.abort()
         finally:
-            self._open -= 1
+            self._open[client] -= 1
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    async def _answer(self, reader: asyncio.StreamReader, client: _Client) -> bytes:
         method = "GET"
         try:
             try:
@@ -136,7 +151,7 @@ class Site:
             method = request.method
             if not host_is_safe(request.host, self._host):
                 raise RefusedError(HTTPStatus.MISDIRECTED_REQUEST)
-            if not _may_read(writer.get_extra_info("peername"), writer.get_extra_info("sockname")):
+            if client is _Client.STRANGER:
                 raise RefusedError(HTTPStatus.FORBIDDEN)
             make = self._answers.get(request.path)
             if make is None:
@@ -152,11 +167,18 @@ class Site:
         return head_lines.encode() + (b"" if method == "HEAD" else answer.body)
 
 
-def _may_read(client: tuple[str, int], server: tuple[str, int]) -> bool:
-    """Whether a connection is from another host, to which the user has opened the page, or of this user."""
-    if not ipaddress.ip_address(client[0].partition("%")[0]).is_loopback:
-        return True
-    return _owner(client, server) in (os.getuid(), 0)
+def _client(client: tuple[str, int] | None, server: tuple[str, int]) -> _Client:
+    """Who has connected. All clients on loopback are of this host, and may have any of its addresses."""
+    if client is None:  # it has gone
+        return _Client.STRANGER
+    if not any(_is_loopback(host) for host, *_ in (client, server)):
+        return _Client.OF_ELSEWHERE
+    return _Client.OWN if _owner(client, server) in (os.getuid(), 0) else _Client.STRANGER
+
+
+def _is_loopback(host: str) -> bool:
+    address = ipaddress.ip_address(host.partition("%")[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def _owner(client: tuple[str, int], server: tuple[str, int]) -> int | None:

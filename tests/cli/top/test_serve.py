@@ -204,28 +204,86 @@ def test_names_that_may_lead_elsewhere(field: str, safe: bool) -> None:
     assert host_is_safe(field, "server7") == safe
 
 
+#: An address for documentation (RFC 5737), which is a host's own in a network namespace of the test.
+OF_THE_HOST = "192.0.2.2"
+
+
+@contextlib.contextmanager
+def other_user(uid: int, body: str) -> Iterator[subprocess.Popen[str]]:
+    """A program of that user."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", body],
+        user=uid,
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as other:
+        yield other
+
+
+def said(other: subprocess.Popen[str]) -> str:
+    assert other.stdout is not None
+    line = other.stdout.readline()
+    if not line:  # it cannot start this Python
+        assert other.stderr is not None
+        pytest.skip(other.stderr.read().strip().rpartition("\n")[2])
+    return line.strip()
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_other_users_of_this_host_do_not_read_it(page: int) -> None:
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2", OF_THE_HOST])
+def test_other_users_of_this_host_do_not_read_it(page: int, source: str) -> None:
+    with socket.socket() as sock:
+        try:
+            sock.bind((source, 0))
+        except OSError:
+            pytest.skip(f"{source} is no address of this host")
     fetch = f"""
 import http.client
-asked = http.client.HTTPConnection("127.0.0.1", {page})
+asked = http.client.HTTPConnection("127.0.0.1", {page}, source_address=({source!r}, 0))
 asked.request("GET", "/top.json")
 print(asked.getresponse().status)
 """
-    done = [
-        subprocess.run(
-            [sys.executable, "-I", "-c", fetch],
-            user=uid,
-            cwd="/",
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        for uid in (65534, 0)
-    ]
-    if done[0].returncode:  # it cannot start this Python
-        pytest.skip(done[0].stderr.strip().rpartition("\n")[2])
-    assert [each.stdout for each in done] == ["403\n", "200\n"]
+    found = []
+    for uid in (65534, 0):
+        with other_user(uid, fetch) as other:
+            found.append(said(other))
+    assert found == ["403", "200"]
+
+
+def test_other_users_at_another_address_of_this_host() -> None:
+    """In a network namespace whose loopback device has an address that is none of loopback's."""
+    made = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True)
+    if made.returncode or shutil.which("ip") is None:
+        pytest.skip("no network namespace can be made here, or ip (iproute2) is missing")
+    script = (
+        f"ip link set lo up && ip address add {OF_THE_HOST}/32 dev lo && "
+        'exec "$1" -m pytest -q -p no:cacheprovider -p no:xdist "$2"'
+    )
+    test = f"{__file__}::test_other_users_of_this_host_do_not_read_it[{OF_THE_HOST}]"
+    command = ["unshare", "-n", "sh", "-c", script, "sh", sys.executable, test]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    if "1 skipped" in done.stdout:
+        pytest.skip("there is no other user here who can start this Python")
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_other_users_that_say_nothing_do_not_keep_the_owner_away(page: int) -> None:
+    silent = f"""
+import socket, sys
+held = [socket.create_connection(("127.0.0.1", {page})) for _ in range(100)]
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+    with other_user(65534, silent) as other:
+        assert said(other) == "100"
+        assert ask(page).status == 200
+        assert other.stdin is not None
+        other.stdin.close()
 
 
 def test_the_script_makes_no_markup_of_what_it_shows() -> None:
