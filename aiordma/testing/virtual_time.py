@@ -83,8 +83,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if grace < 0:
             self.close()
             raise ValueError(f"grace={grace} is not valid: seconds, 0 or more")
-        # asyncio runs timers that are due within the resolution of its clock; this one has no steps.
-        self._clock_resolution = 1e-9
+
+    def _run_once(self) -> None:
+        # asyncio runs timers that are due before the time plus the resolution of its clock. This one has no
+        # steps but those of a float, which are longer than a nanosecond after 194 days.
+        self._clock_resolution = max(1e-9, math.ulp(self._jumping.now))
+        super()._run_once()  # type: ignore[misc]
 
     def time(self) -> float:
         return self._jumping.now

@@ -26,15 +26,24 @@ class DeviceTime:
             self._clock = _find()
             if self._clock is None:
                 return math.inf
-        # The device takes 0 for its own clock. A loop's time may be 0.
-        next_ns = self._clock(math.ceil(self._now() * 1e9) + 1)
-        return math.inf if next_ns == _NEVER else next_ns / 1e9
+        next_ns = self._clock(_in_ns(self._now()))
+        if next_ns == _NEVER:
+            return math.inf
+        at = next_ns / 1e9
+        while _in_ns(at) < next_ns:  # a float has no room for the nanoseconds of years
+            at = math.nextafter(at, math.inf)
+        return at
 
     def release(self) -> None:
         """The device goes by the system's clock again."""
         if self._clock is not None:
             self._clock(0)
             self._clock = None
+
+
+def _in_ns(seconds: float) -> int:
+    """The device takes 0 for its own clock, and a loop's time may be 0."""
+    return math.ceil(seconds * 1e9) + 1
 
 
 def _find() -> Any:

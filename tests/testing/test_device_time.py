@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from aiordma.wake import device_time
 from tests.processes import PATIENCE
 from tests.world import DEVICE
 
@@ -80,3 +81,25 @@ def test_packets_that_get_lost_are_repeated_in_the_loops_time(loop: str) -> None
     # Seven retries after 2^14 times 4.096 us each. The loop may have waited for something else for a moment.
     assert float(times.pop()) == pytest.approx(7 * 4.096e-6 * 2**14, abs=0.01)
     assert not times, "each time the same"
+
+
+@pytest.mark.parametrize("year", [0, 1, 2, 10])
+def test_the_device_has_something_to_do_at_the_time_that_it_has_named(
+    year: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a year its nanoseconds are more than a float can tell apart."""
+    following_ns = year * 32_000_000_000_000_000
+    now = 0.0
+
+    def clock(now_ns: int) -> int:
+        nonlocal following_ns
+        if now_ns >= following_ns:
+            following_ns = now_ns + 1_000_001
+        return following_ns
+
+    monkeypatch.setattr(device_time, "_find", lambda: clock)
+    device = device_time.DeviceTime(lambda: now)
+    for _ in range(1000):
+        before, now = following_ns, device.due()
+        device.due()
+        assert following_ns > before

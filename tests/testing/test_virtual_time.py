@@ -117,6 +117,43 @@ def test_ten_minutes_of_silence_keep_the_link(run: Callable[..., None]) -> None:
     run(lambda: pair(body, "rdma", keepalive_ms=10_000))
 
 
+#: Seconds after which a float has no nanoseconds any more: more than 194 days.
+A_YEAR = 3.2e7
+
+
+@both
+def test_a_short_time_after_a_year(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        began = anyio.current_time()
+        await anyio.sleep(A_YEAR)
+        then = anyio.current_time()
+        assert then - began == pytest.approx(A_YEAR)
+        for seconds in (1e-3, 0.1, 1e-9, 0):
+            await anyio.sleep(seconds)
+        assert anyio.current_time() - then == pytest.approx(0.101, abs=1e-6)
+
+    run(main)
+
+
+@both
+def test_the_device_after_a_year(run: Callable[..., None]) -> None:
+    """It counts nanoseconds, in which a time that it has named may be none of the loop's."""
+
+    async def body(stream: aiordma.RdmaStream, other: aiordma.RdmaStream) -> None:
+        before = keepalives()
+        await anyio.sleep(600)
+        assert keepalives() > before
+        await stream.send(b"still there")
+        assert await other.receive() == b"still there"
+        assert stream.path == other.path == "rdma"
+
+    async def main() -> None:
+        await anyio.sleep(A_YEAR)
+        await pair(body, "rdma", keepalive_ms=10_000)
+
+    run(main)
+
+
 def test_threads_hold_the_time() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
