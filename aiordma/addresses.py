@@ -48,6 +48,19 @@ def host_of(peer: str) -> str:
     return peer.rpartition(":")[0] or peer
 
 
+def writings(host: str) -> list[str]:
+    """A host, and how a socket of the other family writes its address: on one for both, an IPv4 client's is
+    ``::ffff:10.0.0.1``."""
+    found = [host]
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.version == 4:
+            found.append(f"::ffff:{address}")
+        elif address.ipv4_mapped is not None:
+            found.append(str(address.ipv4_mapped))
+    return found
+
+
 def full_address(address: Address) -> Any:
     """As ``getsockname()`` gives it: of IPv6 with all four fields."""
     return (*sockaddr_of(*address), 0, 0)[:4] if ":" in address[0] else address

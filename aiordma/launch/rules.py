@@ -2,8 +2,8 @@
 
 A rule is ``allow`` or ``deny`` and a pattern, ``[in:|out:]ADDRESS[:PORT[-PORT]]``. ADDRESS is ``*``, an IP
 address or network (``10.0.0.0/8``, ``[fd00::]/8``), or a host name, as the program names it, in which ``*``
-stands for anything. It is the peer's. PORT is the one that is listened on, at whichever end. Rules are
-separated by lines or semicolons; ``#`` begins a comment.
+stands for anything. It is the peer's; an IPv4 peer's on a socket for both families, too. PORT is the one that
+is listened on, at whichever end. Rules are separated by lines or semicolons; ``#`` begins a comment.
 
 Their order does not matter. A connection is negotiated unless a ``deny`` matches; and if there are ``allow``
 rules for its direction, one of them must match. Some ports belong to protocols whose servers speak first or
@@ -15,6 +15,8 @@ from __future__ import annotations
 import ipaddress
 from fnmatch import fnmatchcase
 from typing import Literal
+
+from ..addresses import writings
 
 Direction = Literal["in", "out"]
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -84,7 +86,7 @@ class Rule:
         name, network = None, None
         if address != "*":
             try:
-                network = ipaddress.ip_network(address, strict=False)
+                network = _plain_network(ipaddress.ip_network(address, strict=False))
             except ValueError:
                 if "/" in address:
                     raise ValueError(f"rule {text!r}: {address!r} is no network") from None
@@ -96,11 +98,13 @@ class Rule:
         if direction not in self.directions or not self.covers(port):
             return False
         if self.name is not None:
-            return fnmatchcase(host.lower(), self.name)
+            return any(fnmatchcase(each.lower(), self.name) for each in writings(host))
         if self.network is None:
             return True
         try:
-            return ipaddress.ip_address(host.partition("%")[0]) in self.network
+            return any(
+                ipaddress.ip_address(each.partition("%")[0]) in self.network for each in writings(host)
+            )
         except ValueError:
             return False
 
@@ -115,6 +119,14 @@ class Rule:
 
     def __str__(self) -> str:
         return f"{'allow' if self.allows else 'deny'} {self.text}"
+
+
+def _plain_network(network: _Network) -> _Network:
+    """The IPv4 network that an IPv6 one stands for, if it does."""
+    mapped = network.network_address.ipv4_mapped if network.version == 6 else None
+    if mapped is None or network.prefixlen < 96:
+        return network
+    return ipaddress.IPv4Network((mapped, network.prefixlen - 96))
 
 
 def _split(text: str) -> tuple[str, str | None]:

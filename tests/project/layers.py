@@ -61,7 +61,10 @@ NEEDS: dict[str, str] = {
     "measure": "errors config wake observe negotiation streams datagrams rpc memory",
     "launch": "errors addresses plain borrowed importing config wake links negotiation streams compat",
     "integrations": "attributes config streams valkey compat launch",
-    "cli": "proto errors borrowed config verbs faults links negotiation streams rpc admin measure launch",
+    "cli": (
+        "proto errors addresses borrowed config verbs faults links negotiation streams rpc admin measure "
+        "launch"
+    ),
     "loading": "running config wake verbs links negotiation streams admin",
     "__main__": "cli",
 }

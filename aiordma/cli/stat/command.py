@@ -67,8 +67,12 @@ class Wanted:
 
 
 def _is_at(address: str, wanted: str) -> bool:
+    from ...addresses import show, writings  # not for --help
+
     host, _, port = address.rpartition(":")
-    return wanted in (address, host, host.strip("[]"), f":{port}")
+    if wanted in (address, host, f":{port}"):
+        return True
+    return any(wanted in (each, show((each, port))) for each in writings(host.strip("[]")))
 
 
 _KINDS = ["stream", "datagrams", "calls", "valkey"]
