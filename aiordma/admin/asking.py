@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Conversations at a time, with one user and in all: no user takes all descriptors of a tool.
 _AT_A_TIME_OF_USER, _AT_A_TIME = 64, 256
-#: Of one directory, so many loops are looked at.
+#: Of one user, so many loops are looked at, in however many directories they are.
 _MOST_LOOPS = 4096
 #: For all conversations; who has not been asked then is not.
 _ALL_S = 60.0
@@ -41,9 +41,12 @@ def loops(wanted: Callable[[Page], bool] | None = None, pid: int | None = None) 
     :param pid: only of this process, or, if there is none here, of those that have the number in containers.
     """
     found = []
+    looked_at = Counter[int]()
     for home in directory.places():
         with contextlib.closing(home):
-            for stem in home.stems()[:_MOST_LOOPS]:
+            stems = home.stems()[: _MOST_LOOPS - looked_at[home.uid]]
+            looked_at[home.uid] += len(stems)
+            for stem in stems:
                 seen = page.read(home, stem)
                 if seen is None:
                     continue
@@ -63,9 +66,12 @@ def killed(wanted: Callable[[Page], bool] | None = None, pid: int | None = None)
     """Processes that ended in the last minutes without closing their event loops, each with its user: they
     were killed, or have crashed. What they had open is in the page of their last loop."""
     found: dict[tuple[object, ...], tuple[int, Page]] = {}
+    looked_at = Counter[int]()
     for home in directory.places():
         with contextlib.closing(home):
-            for stem in home.killed():
+            stems = home.killed()[: directory.MOST_KILLED_READ - looked_at[home.uid]]
+            looked_at[home.uid] += len(stems)
+            for stem in stems:
                 seen = page.read(home, stem, directory.KILLED)
                 if seen is None or pid not in (None, seen.pid) or seen.silent_s > _TOLD_S:
                     continue

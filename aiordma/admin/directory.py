@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
+import itertools
 import os
+import re
 import stat
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,18 @@ SOCKET, PAGE, DRAFT, KILLED = ".sock", ".page", ".draft", ".killed"
 #: Pages of killed processes that stay, and for how many seconds at most.
 _MOST_KILLED, _KILLED_S = 64, 600.0
 
+#: Of a user, so many pages of killed processes are read.
+MOST_KILLED_READ = 4 * _MOST_KILLED
+#: Of a directory, so many names are read. A loop has two.
+_MOST_NAMES = 1 << 16
+
 _SHARED = ("/dev/shm", "/tmp")
 _NAMES = 8
+#: Of another user, so many directories are looked into: those that he has, and some of containers, in which
+#: he has another number.
+_MOST_PLACES = 64
+_RUNTIME = "/run/user"
+_NUMBER = r"(?:0|[1-9]\d{0,9})"
 
 
 class Directory:
@@ -94,10 +105,7 @@ class Directory:
 
     def killed(self) -> list[str]:
         """One for each loop that killed processes had."""
-        names = os.listdir(self._fd)
-        return sorted(name.removesuffix(KILLED) for name in names if name.endswith(KILLED))[
-            : 4 * _MOST_KILLED
-        ]
+        return self._with(KILLED)[:MOST_KILLED_READ]
 
     def remove_drafts_of_the_dead(self) -> None:
         """A draft is one for microseconds; this is what processes have left that were killed meanwhile."""
@@ -109,8 +117,12 @@ class Directory:
 
     def stems(self) -> list[str]:
         """One for each loop that has a page here."""
-        names = os.listdir(self._fd)
-        return sorted(name.removesuffix(PAGE) for name in names if name.endswith(PAGE))
+        return self._with(PAGE)
+
+    def _with(self, suffix: str) -> list[str]:
+        with os.scandir(self._fd) as entries:
+            names = [entry.name for entry in itertools.islice(entries, _MOST_NAMES)]
+        return sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix))
 
 
 def _is_private(found: os.stat_result, uid: int) -> bool:
@@ -119,10 +131,15 @@ def _is_private(found: os.stat_result, uid: int) -> bool:
 
 def _bases(uid: int) -> Iterator[str]:
     """Directories of the user in which aiordma may have one."""
-    for runtime in dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}")):
+    for runtime in dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR", ""), f"{_RUNTIME}/{uid}")):
         with contextlib.suppress(OSError):
             if runtime.startswith("/") and _is_private(os.lstat(runtime), uid):
                 yield f"{runtime}/aiordma"
+    yield from _shared_bases(uid)
+
+
+def _shared_bases(uid: int) -> Iterator[str]:
+    """Where anybody may make one."""
     for shared in _SHARED:
         for number in range(_NAMES):
             yield f"{shared}/aiordma-{uid}" + (f".{number}" if number else "")
@@ -159,14 +176,34 @@ def places() -> Iterator[Directory]:
     uid = os.getuid()
     found = {f"{base}/admin": uid for base in _bases(uid)}
     if uid == 0:
-        patterns = ("/run/user/*/aiordma/admin", *(f"{shared}/aiordma-*/admin" for shared in _SHARED))
-        for path in [path for pattern in patterns for path in glob.glob(pattern)]:
-            with contextlib.suppress(OSError):
-                found.setdefault(path, os.lstat(path).st_uid)
+        for owner, bases in _of_others().items():
+            # Who makes directories without end only crowds out his own, and these come last.
+            there = set(bases)
+            usual = f"{_RUNTIME}/{owner}/aiordma", *_shared_bases(owner)
+            own = [base for base in usual if base in there]
+            for base in list(dict.fromkeys(own + bases))[:_MOST_PLACES]:
+                found.setdefault(f"{base}/admin", owner)
     for path, owner in found.items():
         place = at(path, owner)
         if place is not None:
             yield place
+
+
+def _of_others() -> dict[int, list[str]]:
+    """Directories whose names may be aiordma's, by owner."""
+    found: dict[int, list[str]] = {}
+    for parent, pattern in (
+        (_RUNTIME, _NUMBER),
+        *((each, rf"aiordma-{_NUMBER}(\.[1-7])?") for each in _SHARED),
+    ):
+        with contextlib.suppress(OSError), os.scandir(parent) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if re.fullmatch(pattern, entry.name) and entry.is_dir(follow_symlinks=False):
+                        owner = entry.stat(follow_symlinks=False).st_uid
+                        base = f"{entry.path}/aiordma" if parent == _RUNTIME else entry.path
+                        found.setdefault(owner, []).append(base)
+    return found
 
 
 # ---- processes

@@ -188,6 +188,78 @@ def test_a_users_page_cannot_name_a_process_of_another() -> None:
         shutil.rmtree(folder)
 
 
+#: Names under which a user's directories are, and names of his choice.
+NAMES = [f"aiordma-{NOBODY}", f"aiordma-{NOBODY}.7", *(f"aiordma-{number}" for number in range(1, 100))]
+
+
+@pytest.fixture
+def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """One user has made many directories with many pages each. :return: what is read of them."""
+    for name in [*NAMES, "aiordma-other", f"aiordma-{NOBODY}.8", "aiordma-01"]:
+        admin = tmp_path / name / "admin"
+        admin.mkdir(mode=0o700, parents=True)
+        for number in range(10):
+            _page(admin, f"1-{number}", 1, directory.namespace() + 1)
+            (admin / f"2-{number}.killed").write_bytes(b"")
+        for each in (admin.parent, admin):
+            each.chmod(0o700)
+            os.chown(each, NOBODY, NOBODY)
+    (tmp_path / "aiordma-1000").symlink_to(tmp_path / NAMES[0])
+    monkeypatch.setattr(directory, "_SHARED", (str(tmp_path),))
+    read: list[tuple[str, str]] = []
+    actual = page.read
+
+    def seen(home: directory.Directory, stem: str, *suffix: str) -> page.Page | None:
+        if home.uid == NOBODY:
+            read.append((Path(home.path).parent.name, stem))
+        return actual(home, stem, *suffix)
+
+    monkeypatch.setattr(page, "read", seen)
+    return read
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root looks at what other users have")
+def test_no_user_has_more_loops_for_having_more_directories(
+    crowd: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_MOST_LOOPS", 25)
+    found = [each for each in asking.loops() if each.uid == NOBODY]
+    assert len(found) == len(crowd) == 25
+    assert {f"aiordma-{NOBODY}", f"aiordma-{NOBODY}.7"} < {name for name, _ in crowd}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root looks at what other users have")
+def test_no_user_has_more_killed_processes_for_having_more_directories(
+    crowd: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "MOST_KILLED_READ", 25)
+    asking.killed()
+    assert len(crowd) == 25
+    assert {f"aiordma-{NOBODY}", f"aiordma-{NOBODY}.7"} < {name for name, _ in crowd}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root looks at what other users have")
+def test_only_so_many_directories_of_a_user_are_opened(crowd: list[tuple[str, str]]) -> None:
+    opened = []
+    for home in directory.places():
+        with contextlib.closing(home):
+            if home.uid == NOBODY:
+                opened.append(Path(home.path).parent.name)
+    assert len(opened) == directory._MOST_PLACES
+    assert opened[:2] == NAMES[:2]
+    assert set(opened) <= set(NAMES)
+
+
+def test_a_directory_with_more_names_than_a_user_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "_MOST_NAMES", 50)
+    tmp_path.chmod(0o700)
+    for number in range(100):
+        (tmp_path / f"1-{number}.page").touch()
+        (tmp_path / f"1-{number}.killed").touch()
+    with contextlib.closing(directory.Directory(str(tmp_path), os.getuid())) as home:
+        assert 0 < len(home.stems()) + len(home.killed()) <= 100
+
+
 def test_a_link_in_place_of_the_socket_is_not_followed(tmp_path: Path) -> None:
     """To a socket that only root can reach, for example."""
     other = tmp_path / "socket"
