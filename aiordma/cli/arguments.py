@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 DIAGNOSTICS_PORT = 7118
 
 
+class Time(click.FloatRange):
+    """A time, in whatever unit. Nothing can wait for what is no number (``nan`` is within every range of
+    click's), nor for longer than :attr:`MOST`.
+    """
+
+    MOST = 1e9
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not found <= self.MOST:
+            self.fail(f"{value} is not a time: it is a number, and at most {self.MOST:g}", param, ctx)
+        return found
+
+
 def parse_peer(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[str, int] | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
 
 from aiordma.cli.arguments import DIAGNOSTICS_PORT, parse_diagnostics, parse_peer
+from aiordma.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NOTHING: Any = None
 
@@ -38,3 +42,26 @@ def test_what_is_no_server(value: str) -> None:
 def test_other_servers_have_no_port_of_their_own() -> None:
     with pytest.raises(click.BadParameter, match="is not HOST:PORT"):
         parse_peer(NOTHING, NOTHING, "server7")
+
+
+def _times(name: str, command: click.Command) -> Iterator[tuple[str, click.Parameter]]:
+    """Every option with fractions: each is a time."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for each in command.list_commands(context):
+            found = command.get_command(context, each)
+            if found is not None and each != "fabric":  # of another product
+                yield from _times(f"{name} {each}".strip(), found)
+    for option in command.params:
+        if isinstance(option.type, click.types.FloatParamType):
+            yield f"{name} {option.opts[-1]}", option
+
+
+TIMES = dict(_times("", main))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e10", "-1"])
+@pytest.mark.parametrize("option", TIMES.values(), ids=TIMES)
+def test_what_is_no_time(option: click.Parameter, value: str) -> None:
+    with pytest.raises(click.BadParameter):
+        option.type.convert(value, option, None)

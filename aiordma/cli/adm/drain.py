@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..arguments import Time
 from .target import Target, name_of
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ def _left(target: Target, loops: list[Loop]) -> dict[str, int]:
 @click.command()
 @click.argument("devices", nargs=-1)
 @click.option("--revoke", is_flag=True, help="Use the devices again.")
-@click.option(
-    "--wait", type=click.FloatRange(0), metavar="SECONDS", help="Until they are idle, at most so long."
-)
+@click.option("--wait", type=Time(0), metavar="SECONDS", help="Until they are idle, at most so long.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; fallback_reason of both ends shows it.")
 @click.pass_obj
 def drain(target: Target, devices: tuple[str, ...], revoke: bool, wait: float | None, reason: str) -> None:

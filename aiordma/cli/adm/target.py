@@ -61,10 +61,13 @@ class Target:
         return found
 
     def ask(self, request: FromTool, loops: Sequence[Loop], patience_s: float = 1.0) -> list[Loop]:
-        """Ask them; those that are still there."""
+        """Ask them; those that are still there. The command ends if a word or number fits into no request."""
         from ...admin.asking import ask
 
-        return ask(request, loops, patience_s)
+        try:
+            return ask(request, loops, patience_s)
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise click.UsageError(f"what was given cannot be sent: {error}") from None
 
     def end(self, answered: Sequence[Loop], what: str, status: int | None = None) -> NoReturn:
         """Say what each has answered, and end with the status that fits, unless one is given.

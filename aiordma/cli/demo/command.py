@@ -10,13 +10,12 @@ import click
 from ...config import Config
 from ...errors import NegotiationError
 from ...verbs import choice, hardware
+from ..arguments import Time
 from .acts import link_cut, plain_programs, round_trips
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--seconds", type=click.FloatRange(0.01, 60), default=0.5, show_default=True, help="Of each measurement."
-)
+@click.option("--seconds", type=Time(0.01, 60), default=0.5, show_default=True, help="Of each measurement.")
 @click.argument("acts", nargs=-1, type=click.Choice(["programs", "latency", "cut"]))
 def demo(seconds: float, acts: tuple[str, ...]) -> None:
     """See what aiordma does, on this machine, in a minute: no server, compiler, network or root is needed.

@@ -14,7 +14,7 @@ import click
 
 from rocefabric.whole_file import write_whole
 
-from ..arguments import parse_diagnostics, with_options
+from ..arguments import Time, parse_diagnostics, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,14 +99,14 @@ _OPTIONS: list[Callable[..., Any]] = [
     ),
     click.option(
         "--seconds",
-        type=click.FloatRange(0.01, 3600),
+        type=Time(0.01, 3600),
         default=0.5,
         show_default=True,
         help="Seconds of each measurement.",
     ),
     click.option(
         "--warm-up",
-        type=click.FloatRange(0, 60),
+        type=Time(0, 60),
         default=0.1,
         show_default=True,
         help="Seconds before, not counted.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..arguments import DIAGNOSTICS_PORT, parse_diagnostics, with_options
+from ..arguments import DIAGNOSTICS_PORT, Time, parse_diagnostics, with_options
 from .live import Live
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _OPTIONS: list[Callable[..., Any]] = [
     click.option(
         "-i",
         "--interval",
-        type=click.FloatRange(0),
+        type=Time(0),
         default=0.0,
         help="Seconds between round trips; without it, none.",
     ),
@@ -58,7 +58,7 @@ _OPTIONS: list[Callable[..., Any]] = [
     ),
     click.option(
         "--timeout",
-        type=click.FloatRange(0.01),
+        type=Time(0.01),
         default=5.0,
         show_default=True,
         help="Seconds for an answer.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..arguments import with_options
+from ..arguments import Time, with_options
 from .order import BY, SORTS, Arrangement
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ _OPTIONS: list[Callable[..., Any]] = [
     click.option("--sort", type=click.Choice(list(SORTS)), help="Connections with the most of it first."),
     click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="So many connections at most."),
     click.option("--sum", "sum_by", type=click.Choice(list(BY)), help="Connections summed up by it."),
-    click.option("--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Show it again and again."),
+    click.option("--watch", type=Time(0.1), metavar="SECONDS", help="Show it again and again."),
     click.option("--reset", is_flag=True, help="Your totals count from now on (only yours)."),
     click.option("--absolute", is_flag=True, help="Totals without regard to --reset."),
     click.option("--json", "as_json", is_flag=True, help="One JSON object (schema aiordma-stat/1)."),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..arguments import with_options
+from ..arguments import Time, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ _OPTIONS: list[Callable[..., Any]] = [
     click.option(
         "-i",
         "--interval",
-        type=click.FloatRange(0.1),
+        type=Time(0.1),
         default=1.0,
         show_default=True,
         help="Seconds between looks.",

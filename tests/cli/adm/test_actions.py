@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -10,7 +11,8 @@ import pytest
 
 from aiordma.admin.messages import Devices, Packets, Warnings
 from aiordma.admin.requests import Capture, Drain, Faults, Inspect
-from tests.admin.looking import ask_one, rows
+from aiordma.cli.adm.target import Target
+from tests.admin.looking import ask_one, loops_of, rows
 from tests.health import until
 from tests.loops import LOOPS
 from tests.processes import process
@@ -19,6 +21,7 @@ from tests.world import DEVICE
 
 from ..debug_bundle.test_command import files
 from ..debug_bundle.test_command import run as bundle
+from ..terminal import terminal
 from .test_command import ME, ROLE, answer, log, numbers, run
 
 if TYPE_CHECKING:
@@ -130,6 +133,54 @@ def test_a_capture_with_payload_that_ends_by_itself(tmp_path: Path) -> None:
         for wrong in (1, 1 << 40):
             assert "a capture keeps from 4096" in ask_one(other.pid, Capture("start", wrong)).text
     assert "-o FILE says where" in run(other, "capture").stderr
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_capture_and_its_messages_are_written(tmp_path: Path, sent: signal.Signals) -> None:
+    path = tmp_path / "it.pcapng"
+    with process(ROLE, device=DEVICE, streams=1) as other:
+        other.hear()
+        words = ("--pid", str(other.pid), "capture", "-o", str(path), "--seconds", "86400")
+        with terminal("adm", *words) as screen:
+            anyio.run(until, lambda: ask_one(other.pid, Capture("take")).state == "answered")
+            screen.process.send_signal(sent)
+            assert screen.end() == 0
+        assert path.exists()
+        assert ask_one(other.pid, Capture("take")).text.startswith("no capture runs")
+
+
+def test_where_messages_cannot_be_written_no_capture_begins_or_ends(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "none" / "it.pcapng")
+    with process(ROLE, device=DEVICE, streams=1) as other:
+        other.hear()
+        done = run(other, "capture", "-o", nowhere, "--seconds", "0")
+        assert (done.exit_code, f"cannot write {nowhere}: " in done.stderr) == (1, True)
+        assert log(other) == []
+        assert run(other, "capture", "start").exit_code == 0
+        assert run(other, "capture", "stop", "-o", nowhere).exit_code == 1
+        assert ask_one(other.pid, Capture("take")).state == "answered"
+
+
+def test_a_capture_that_not_all_begin_runs_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "it.pcapng"
+    with (
+        process(ROLE, device=DEVICE, streams=1) as other,
+        process(ROLE, device=DEVICE, streams=1) as blocked,
+    ):
+        other.hear()
+        blocked.hear()
+        both = [*loops_of(other.pid), *loops_of(blocked.pid)]
+        monkeypatch.setattr(Target, "loops", lambda self, changes: both)
+        blocked.say("sleep")
+        assert blocked.hear() == "asleep"
+        done = run(None, "capture", "-o", str(path), "--seconds", "0")
+        assert (done.exit_code, path.exists()) == (3, False)
+        assert f"program.py[{other.pid}]: the last " in done.stdout
+        assert f"program.py[{blocked.pid}]: " in done.stderr
+        blocked.say("wake up")
+        assert blocked.hear() == "awake"
+        for each in (other, blocked):
+            assert ask_one(each.pid, Capture("take")).text.startswith("no capture runs")
 
 
 def test_a_bundle_has_warnings_and_packets_and_no_payload(tmp_path: Path) -> None:

@@ -88,6 +88,23 @@ def test_changes_are_undone_one_after_the_other() -> None:
         assert log(other)[-1].startswith(f"settings changed, {ME}: busy_poll_us: 7 -> None")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["set", "busy_poll_us=99999999999999999999999999"],
+        ["set", "filter=\udcff"],
+        ["drain", "--reason", "\udcff"],
+        ["switch", "tcp", "--reason", "\udcff"],
+        ["faults", "add", "\udcff"],
+        ["faults", "remove", "9" * 30],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_no_request_can_have(shared: Process, words: list[str]) -> None:
+    done = run(shared, *words)
+    assert (done.exit_code, "cannot be sent" in done.stderr) == (2, True)
+
+
 def test_set_needs_a_change_or_undo(shared: Process) -> None:
     for arguments in ([], ["--undo", "busy_poll_us=1"]):
         done = run(shared, "set", *arguments)
