@@ -28,9 +28,9 @@ _MAX_HOST = 255
 
 
 def cache_file() -> str:
-    """The path of the user's file. The directory need not exist."""
+    """The path of the user's file, whose directory need not exist; empty if the user has no home."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(cache, "aiordma", "plain-peers")
+    return "" if cache.startswith("~") else os.path.join(cache, "aiordma", "plain-peers")
 
 
 class PlainPeers:

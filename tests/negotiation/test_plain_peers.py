@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import stat
 import threading
 import time
@@ -162,3 +163,20 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/me")
     assert cache_file() == "/me/.cache/aiordma/plain-peers"
+
+
+def test_nothing_is_remembered_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without an entry in /etc/passwd, as in a container: a folder ``~`` was made where the program
+    runs."""
+
+    def unknown(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.chdir(tmp_path)
+    peers = PlainPeers(cache_file())
+    peers.remember("server", 80, True)
+    assert peers.is_plain("server", 80)
+    assert list(tmp_path.iterdir()) == []

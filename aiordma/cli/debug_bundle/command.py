@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import platform
 import sys
 import tarfile
 import time
+import zlib
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,8 +77,15 @@ def debug_bundle(output: str | None, pid: int | None, doctor: bool, to_read: str
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
     loops = sum(name.endswith("/inspect.json") for name in found)
-    click.echo(f"{path}: {path.stat().st_size} bytes, {loops} event loops")
+    text = f"{path}: {path.stat().st_size} bytes, {loops} event loops"
+    click.echo(text, err=not path.is_file() or _is_stdout(path))  # what follows an archive spoils it
     sys.exit(0 if loops else _NOBODY)
+
+
+def _is_stdout(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(path.stat(), os.fstat(1))
+    return False
 
 
 def _json(value: Any) -> bytes:
@@ -184,7 +193,7 @@ def _read(path: Path) -> None:
                 file = tar.extractfile(entry) if entry.isfile() else None
                 if file is not None:
                     _show(entry.name.removeprefix("aiordma/"), file.read(_MOST_BYTES))
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
         raise click.ClickException(f"{path} cannot be read: {error}") from error
 
 
@@ -202,7 +211,15 @@ def _show(name: str, data: bytes) -> None:
             lines = [f"{len(data)} bytes for Wireshark: unpack the file, and tshark -r {name}"]
         else:
             lines = data.decode("utf-8", "replace").splitlines()
-    except (ValueError, KeyError, TypeError, OverflowError, OSError) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        OSError,
+    ) as error:
         lines = [f"it is damaged: {error}"]
     click.echo("\n".join(clean(line.replace("\t", "    ")) for line in lines))
 

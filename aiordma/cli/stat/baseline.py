@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -41,7 +42,11 @@ class Baseline(Struct):
 
     @staticmethod
     def _path() -> Path:
-        folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        """:raises FileNotFoundError: the user has no home."""
+        try:
+            folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        except RuntimeError:
+            raise FileNotFoundError(errno.ENOENT, "this user has no home directory") from None
         return Path(folder) / "aiordma" / "stat.json"
 
     @classmethod

@@ -208,7 +208,11 @@ def _reset(wanted: Wanted) -> None:
     from .baseline import Baseline
 
     report = _collect(("totals",), wanted, absolute=True)
-    Baseline.load().take(report)
+    try:
+        Baseline.load().take(report)
+    except OSError as error:
+        why = f"{error.strerror or error}; XDG_CACHE_HOME names a folder for it"
+        raise click.ClickException(f"the totals cannot be stored: {why}") from None
     click.echo(f"totals of {len(report.processes)} processes count from now on")
     sys.exit(_status(report))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
+import random
 import stat
+import subprocess
+import sys
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -150,3 +154,56 @@ def test_files_of_others_are_printed_safely(tmp_path: Path) -> None:
     assert (broken.exit_code, "cannot be read" in broken.stderr) == (1, True)
     path.write_bytes(b"no archive")
     assert "cannot be read" in run("--read", str(path)).stderr
+
+
+DAMAGED = {
+    "p/inspect.json": b"[" * 200_000,
+    "q/inspect.json": json.dumps(
+        {"state": "a", "text": "b", "settings": [], "tasks": [], "calls": [{"stages_us": [1]}]}
+    ).encode(),
+    "stat.json": b'{"processes":' + b"[" * 200_000,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_in_a_bundle(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "it.tgz"
+    _bundle(path, {f"aiordma/{name}": DAMAGED[name], "aiordma/doctor.json": b"the rest"})
+    done = run("--read", str(path))
+    assert (done.exit_code, done.stdout.count("it is damaged: ")) == (0, 1)
+    assert "the rest" in done.stdout
+
+
+def test_damage_anywhere_in_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "it.tgz"
+    _bundle(path, {"aiordma/doctor.json": random.Random(1).randbytes(3000).hex().encode()})
+    whole = path.read_bytes()
+    for at in range(10, len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x55
+        path.write_bytes(damaged)
+        assert run("--read", str(path)).exit_code in (0, 1)
+
+
+@pytest.mark.parametrize("way", ["a pipe", "a file"])
+def test_a_bundle_in_stdout_is_an_archive_and_nothing_else(way: str, tmp_path: Path) -> None:
+    path = tmp_path / "it.tgz"
+    command = [
+        sys.executable,
+        "-m",
+        "aiordma",
+        "debug-bundle",
+        "--no-doctor",
+        "--pid",
+        "1",
+        "-o",
+        "/dev/stdout",
+    ]
+    with path.open("wb") as file:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE if way == "a pipe" else file, stderr=subprocess.PIPE, check=False
+        )
+    data = done.stdout or path.read_bytes()
+    assert b" event loops\n" in done.stderr
+    with gzip.open(io.BytesIO(data)) as unpacked:  # complains about what is behind it
+        unpacked.read()
