@@ -43,6 +43,16 @@ def sockaddr_of(host: str, port: int) -> Any:
     return address, port, 0, int(scope) if scope.isdecimal() else socket.if_nametoindex(scope)
 
 
+def is_nameable(host: str) -> bool:
+    """Whether a host of this name can be looked up: Python's codec for names (IDNA) takes neither an empty
+    label, as in ``a..b``, nor one of more than 63 bytes, and raises what is no `OSError`."""
+    try:
+        host.encode("idna").decode("ascii")
+    except UnicodeError:
+        return False
+    return "\0" not in host
+
+
 def host_of(peer: str) -> str:
     """The host in ``host:port``, as :func:`show` gives them."""
     return peer.rpartition(":")[0] or peer

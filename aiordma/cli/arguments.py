@@ -58,7 +58,20 @@ def _host_and_port(value: str, whole: str) -> tuple[str, int]:
     host, colon, port = whole.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 65536):
         raise click.BadParameter(f"{value!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
+    return _named(host.strip("[]")), int(port)
+
+
+def parse_host(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """``HOST``, to listen on."""
+    return _named(value)
+
+
+def _named(host: str) -> str:
+    from ..addresses import is_nameable  # not for --help
+
+    if not is_nameable(host):
+        raise click.BadParameter(f"{host!r} is no host's name")
+    return host
 
 
 def with_options(options: Sequence[Callable[..., Any]]) -> Callable[[Any], Any]:

@@ -11,6 +11,7 @@ import anyio
 from msgspec import Struct
 
 from .. import rpc
+from ..addresses import is_nameable
 from ..config import Config
 from ..errors import NegotiationError
 from ..streams.connector import connect
@@ -71,6 +72,8 @@ def hosts_of(text: str, port: int) -> list[tuple[str, int]]:
         if not (host.strip("[]") and given.isdecimal() and 0 < int(given) < 65536) or " " in host:
             raise ValueError(f"line {number}: {name!r} is not HOST or HOST:PORT")
         entry = host.strip("[]"), int(given)
+        if not is_nameable(entry[0]):
+            raise ValueError(f"line {number}: {entry[0]!r} is no host's name")
         if entry in found:
             raise ValueError(f"line {number}: {name!r} is there twice")
         found.append(entry)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from aiordma.cli.arguments import DIAGNOSTICS_PORT, parse_diagnostics, parse_peer
 from aiordma.cli.main import main
@@ -42,6 +43,29 @@ def test_what_is_no_server(value: str) -> None:
 def test_other_servers_have_no_port_of_their_own() -> None:
     with pytest.raises(click.BadParameter, match="is not HOST:PORT"):
         parse_peer(NOTHING, NOTHING, "server7")
+
+
+#: Neither looked up nor refused with an `OSError`.
+NAMELESS = ["a..b", "x" * 70, ".a", "a\0b", "\udcff"]
+
+
+@pytest.mark.parametrize("host", NAMELESS, ids=ascii)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ping", "{}:1"],
+        ["ping", "{}"],
+        ["perf", "{}"],
+        ["doctor", "{}:1"],
+        ["top", "--serve", "0", "--host", "{}"],
+        ["serve-diagnostics", "--port", "0", "--host", "{}"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_hosts_name(command: list[str], host: str) -> None:
+    words = [each.format(host) for each in command]
+    done = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert (done.exit_code, "is no host's name" in done.stderr) == (2, True)
 
 
 def _times(name: str, command: click.Command) -> Iterator[tuple[str, click.Parameter]]:

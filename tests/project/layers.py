@@ -58,7 +58,7 @@ NEEDS: dict[str, str] = {
         "streams datagrams"
     ),
     "testing": "proto errors plain wake pipes rpc",
-    "measure": "errors config wake observe negotiation streams datagrams rpc memory",
+    "measure": "errors addresses config wake observe negotiation streams datagrams rpc memory",
     "launch": "errors addresses plain borrowed importing config wake links negotiation streams compat",
     "integrations": "attributes config streams valkey compat launch",
     "cli": (

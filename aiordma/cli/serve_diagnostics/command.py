@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
-from ..arguments import DIAGNOSTICS_PORT
+from ..arguments import DIAGNOSTICS_PORT, parse_host
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, callback=parse_host, help="Address to listen on."
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65530),

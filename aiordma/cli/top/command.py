@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..arguments import Time, with_options
+from ..arguments import Time, parse_host, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,6 +43,7 @@ _OPTIONS: list[Callable[..., Any]] = [
         "--host",
         default="127.0.0.1",
         show_default=True,
+        callback=parse_host,
         help="With --serve: an address of this host to listen on.",
     ),
 ]

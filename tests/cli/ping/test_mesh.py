@@ -138,6 +138,7 @@ def test_files_of_hosts() -> None:
         ("one\ntwo:x\n", "line 2: 'two:x' is not HOST or HOST:PORT"),
         ("one\ntwo:70000\n", "line 2"),
         ("one\ntwo three\n", "line 2"),
+        ("one\na..b\n", "line 2: 'a..b' is no host's name"),
     ],
 )
 def test_files_that_are_none(file: Path, text: str, why: str) -> None:
