@@ -17,7 +17,8 @@ each leads to another poll:
 Where a thread may poll instead of the loop (``datapath/_stand_in.h``), what it has taken is handed over by the loop's
 next poll, and makes another descriptor readable, upon which the loop calls :meth:`schedule`.
 
-No timer backs this up. An operation that waits calls :meth:`park`, which arms unless one of the first two holds.
+No timer backs this up. An operation that waits calls :meth:`park`, which arms unless one of the first two holds. What
+a batch calls may wait, too: amid a batch there is no second poll, so :meth:`arm` has the loop look in its next turn.
 
 Hybrid polling (X-RDMA)
 -----------------------
@@ -399,7 +400,7 @@ cdef class CompletionPoller(LateWork):
         self.arms += 1
         if self.adaptive:
             self.armed_at = self.clock.ns()
-        if self.poll() == BATCH:
+        if self.dispatching or self.poll() == BATCH:    # amid a batch nothing is polled
             self.schedule()     # completions from before the arming may be left, and raise no event
         return 0
 

@@ -22,9 +22,9 @@ def config_of(path: str) -> Config:
 
 
 @asynccontextmanager
-async def pair(path: str) -> AsyncIterator[tuple[memory.Peer, memory.Peer]]:
+async def pair(path: str, config: Config | None = None) -> AsyncIterator[tuple[memory.Peer, memory.Peer]]:
     """Client and server."""
-    config = config_of(path)
+    config = config or config_of(path)
     async with (
         memory.serve(LOCAL, config=config) as server,
         await memory.connect(LOCAL, server.port, config=config) as client,
