@@ -60,6 +60,11 @@ cdef class SendQueue(CompletionOwner):
     cdef inline uint32_t sq_free(self) noexcept:
         return self.sq_depth - (self.sq_posted - self.sq_retired)
 
+    cdef inline bint is_done(self, uint32_t position) noexcept:
+        """Whether what was posted up to this position has completed, however long ago: both counts wrap, and what is under
+        way lies between them."""
+        return self.sq_posted - position >= self.sq_posted - self.sq_retired
+
     cdef inline bint can_message(self) noexcept:
         return self.window.credit() > 0 and self.sq_free() > SQ_RESERVE
 

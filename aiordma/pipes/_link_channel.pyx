@@ -524,7 +524,7 @@ cdef class MessageChannel(Flow):
     @property
     def last_message_delivered(self) -> bool:
         """The peer's device has acknowledged our closing message."""
-        return self.close_sent and <int>(self.qp.sq_retired - self.closing_position) >= 0
+        return self.close_sent and not self.qp.refused and self.qp.is_done(self.closing_position)
 
     cdef int finish_if_done(self) except -1:
         if self.finished or not self.closed:

@@ -278,7 +278,7 @@ cdef class RingPipe(RingLife):
         if self.paused:
             return 0
         if self.failover.unproved and qp.hook is None:
-            free = self.failover.outlives(self.tx.prod, qp.sq_retired, free)
+            free = self.failover.outlives(qp, self.tx.prod, free)
         if self.mirror != NULL:
             if self.mirror_busy:
                 own = self.tx_size - <uint32_t>(self.tx.prod - self.mirror_free_to)

@@ -25,7 +25,7 @@ cdef class RingFailover:
     cdef int post(self, QueuePair qp, aio_chain *chain) except -1
     cdef int keep_unfinished(self, QueuePair qp, uint64_t prod, const unsigned char *data, uint32_t want) except -1
     cdef int keep(self, uint32_t position, uint64_t first, const unsigned char *data, uint32_t n) except -1
-    cdef int release(self, uint32_t retired) except -1
-    cdef uint32_t outlives(self, uint64_t prod, uint32_t retired, uint32_t free) noexcept
-    cdef tuple ledger(self, RingCursors cursors, uint32_t retired, bint link_failed)
+    cdef int release(self, QueuePair qp) except -1
+    cdef uint32_t outlives(self, QueuePair qp, uint64_t prod, uint32_t free) noexcept
+    cdef tuple ledger(self, RingCursors cursors, QueuePair qp)
     cdef bytes unplaced(self, RingCursors cursors, uint64_t start)

@@ -38,7 +38,7 @@ cdef class RingFailover:
         if qp.astray[0] != qp.astray_seen or qp.failed or qp.refused or qp.hook is not None:
             qp.astray_seen = qp.astray[0]
             self.signalled, self.unproved = self.unproved, self.outlived
-            self.release(qp.sq_retired)
+            self.release(qp)
             self.keep(qp.sq_posted, prod - want, data, want)
         elif self.unproved or self.kept is not None:
             self.unproved = False
@@ -52,31 +52,31 @@ cdef class RingFailover:
         self.kept.append((position, first, bytes_of(data, n)))
         return 0
 
-    cdef int release(self, uint32_t retired) except -1:
-        """Drop what was kept up to this position of the send queue."""
-        while self.kept and <int>(retired - <uint32_t>self.kept[0][0]) >= 0:
+    cdef int release(self, QueuePair qp) except -1:
+        """Drop what was kept of requests that have completed."""
+        while self.kept and qp.is_done(<uint32_t>self.kept[0][0]):
             self.kept.popleft()
         return 0
 
-    cdef uint32_t outlives(self, uint64_t prod, uint32_t retired, uint32_t free) noexcept:
+    cdef uint32_t outlives(self, QueuePair qp, uint64_t prod, uint32_t free) noexcept:
         """Of ``free`` bytes those that the peer has even if this process is killed at once, where its device sees to that:
         behind what the device did not carry out while it was posted, no more than it keeps beside the rings."""
         cdef uint32_t held = 0
-        self.release(retired)
+        self.release(qp)
         if self.kept:
             held = <uint32_t>(prod - <uint64_t>self.kept[0][1])
         if held < KEPT_BY_DEVICE:
             return min(free, KEPT_BY_DEVICE - held)
         return 0 if self.signalled else min(free, 1)    # else no completion would tell of the room
 
-    cdef tuple ledger(self, RingCursors cursors, uint32_t retired, bint link_failed):
+    cdef tuple ledger(self, RingCursors cursors, QueuePair qp):
         """Where the rings stand, in the order of ``proto.failover.Ledger``."""
         cdef uint64_t placed = cursors.tx.prod
         cdef unsigned int flags = SENDING_DONE | CLOSED
-        self.release(retired)
+        self.release(qp)
         if self.kept:
             placed = self.kept[0][1]
-        elif self.mirror != NULL and link_failed:
+        elif self.mirror != NULL and qp.failed:
             placed = cursors.tx.cons        # which of the WRITEs arrived is not known, but the mirror has them all
         return (cursors.tx.prod, placed, cursors.tx.cons, cursors.rx.prod, cursors.rx.told, cursors.rx.size,
                 cursors.cdc.local_state & flags, cursors.cdc.peer_state & flags)

@@ -377,7 +377,7 @@ cdef class RingLife(Flow):
 
     cdef bint last_delivered(self) noexcept:
         """The peer's device has acknowledged our last message."""
-        return self.last_posted and <int>(self.qp.sq_retired - self.last_position) >= 0
+        return self.last_posted and not self.qp.refused and self.qp.is_done(self.last_position)
 
     cdef int finish_if_done(self) except -1:
         if self.finished or not self.closed or self.failover.stage != ON_RDMA:
@@ -448,7 +448,7 @@ cdef class RingLife(Flow):
 
     def ledger(self) -> tuple[int, int, int, int, int, int, int, int]:
         """Where the rings stand, in the order of ``proto.failover.Ledger``."""
-        return self.failover.ledger(self.cursors, self.qp.sq_retired, self.qp.failed)
+        return self.failover.ledger(self.cursors, self.qp)
 
     def unplaced(self, uint64_t start) -> bytes:
         """The sent bytes from ``start`` on, which is not before what the ledger calls placed."""
