@@ -83,6 +83,10 @@ cdef class Outbox:
         block = self.sources.fill(body, body_bytes)
         if block is None:
             return WANT_MEMORY
+        if not self.qp.can_message():
+            # The copy gives up Python's lock: the thread that helps blocked loops may have taken the credit meanwhile.
+            self.sources.memory.release_source(block)
+            return WANT_LINK
         address = block.address
         self.write_header(room, ANNOUNCE, 0)
         put32(room + HEADER_BYTES, <uint32_t>(address >> 32))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 from aiordma.errors import LinkError
+from aiordma.proto.llc import TestLink
 from tests.health import until
 
 from .channel_ends import End
@@ -344,3 +345,33 @@ async def test_devices_with_little_inline(
 
             tasks.start_soon(feed)
             assert await at_b.received(len(sent)) == sent
+
+
+async def test_credit_that_is_gone_when_a_large_message_is_copied(
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy lets other threads run, and the one that helps blocked loops takes credit."""
+    answer = TestLink(response=True).encode()  # which nothing waits for
+    async with open_engine(window=8) as engine:
+        a, b = await connect_channels(engine)
+        at_a, at_b = End(a), End(b)
+        (group,) = [group for group in engine.all_groups if group.key.side == "client"]
+        messages, used_up = group.messages, 0
+        take = messages.take_source
+
+        def take_source(length: int) -> Any:
+            nonlocal used_up
+            while used_up < 8 and group.link.queue_pair.send_llc(answer):
+                used_up += 1
+            return take(length)
+
+        monkeypatch.setattr(messages, "take_source", take_source)
+        await at_a.send(b"large", bytes(100_000))
+        assert used_up > 1
+        assert await at_b.received(1) == [b"large" + bytes(100_000)]
+        await at_b.send(b"back")
+        assert await at_a.received(1) == [b"back"]
+        assert group.active
+        await until(lambda: a.statistics().outstanding == 0)
+        at_b.messages.clear()
+        assert used(engine) == 0
