@@ -33,6 +33,7 @@ from ..proto.cdc cimport is_damaged
 from ..proto.seqack cimport SeqAckWindow
 
 from ..errors import Code, CompletionError, LinkError, RemoteProtocolError, VerbsError
+from ..verbs.memory.budget import MemoryLimitError
 
 cdef extern from "<arpa/inet.h>" nogil:
     uint32_t ntohl(uint32_t)
@@ -173,11 +174,9 @@ cdef class QueuePair(SendQueue):
     # ---- flows of this link
 
     cdef int register(self, Flow flow) except -1:
-        """Give the flow its alert token: an index, and a number that counts up so that a stale token matches no flow.
-
-        A random number would match now and then: on a busy link messages cross the end of a flow every second, the
-        index is reused at once, and one in 65535 random numbers repeats.
-        """
+        """Give the flow its alert token: an index, and a number that counts up so that a stale token matches no flow. A
+        random number would match now and then: on a busy link messages cross the end of a flow every second, the index is
+        reused at once, and one in 65535 random numbers repeats. Raises MemoryLimitError when none is left."""
         cdef uint32_t index
         if self.free_tokens:
             index = self.free_tokens.pop()
@@ -185,7 +184,7 @@ cdef class QueuePair(SendQueue):
         else:
             index = len(self.flows)
             if index > 0xffff:
-                raise MemoryError("aiordma: more than 65536 connections on one link")
+                raise MemoryLimitError("more than 65536 connections on one link", Code.LIMIT_REACHED)
             self.flows.append(flow)
         self.generation = self.generation % 0xffff + 1      # never 0: a token of 0 is no flow's
         flow.token = (self.generation << 16) | index

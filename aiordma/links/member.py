@@ -9,6 +9,7 @@ from ..pipes._link_channel import MessageChannel
 from ..pipes._ring import RingPipe
 from ..pipes._switchable import SwitchablePipe
 from ..proto.clcframe import MIN_RING_BYTES
+from ..proto.failover import State
 from ..proto.message import SLOT_EXTRA_BYTES
 from .contracts import GroupView
 from .failover.leave import Leaver
@@ -59,6 +60,8 @@ class Member(Leaver):
     group: MemberOwner
     #: Whether its ring may be replaced by one of another size.
     _resizes = False
+    #: Since when the peer's last word on the link is missing.
+    _unanswered_since: float | None = None
     _ring_size: RingSize | None = None
 
     def __init__(self, group: MemberOwner) -> None:
@@ -142,6 +145,34 @@ class Member(Leaver):
         if self._resizes and self.needs_link:
             assert self.ring_size is not None
             self.ring_size.look(now)
+        if not self._is_unanswered:
+            self._unanswered_since = None
+        elif self._unanswered_since is None:
+            self._unanswered_since = now
+        elif now - self._unanswered_since >= self._engine.config.link_timeout_ms / 1000:
+            self._engine.poller.drain()  # the loop may be late, and the answer here
+            if self._is_unanswered:
+                self._break_link()
+
+    @property
+    def _is_unanswered(self) -> bool:
+        """Whether this end has closed the stream and the peer its TCP connection, without saying on the link
+        that it writes no more.
+
+        An honest peer that runs says so by itself. One that is stopped keeps its TCP connection.
+        """
+        pipe, exchange = self.pipe, self.exchange
+        if not pipe.is_closed or pipe.is_finished or self.carrier is not None or self._end_shows is not None:
+            return False
+        if exchange is not None and exchange.state not in (State.AGREED, State.BROKEN):
+            return False
+        return self._peer_takes_part and not self.awaits_tcp
+
+    def _break_link(self) -> None:
+        """The ring may be used again only when this peer cannot write there any more."""
+        seconds = self._engine.config.link_timeout_ms / 1000
+        text = f"the peer closed a stream's TCP connection, and did not end the stream within {seconds:g} s"
+        self._link.queue_pair.break_link(LinkError(text, self.group.peer))
 
     # ---- the ring changes its size
 

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from aiordma.errors import Code, NegotiationError
+from aiordma.pipes._ring import RingPipe
 from aiordma.proto import clc
 from aiordma.verbs.memory.budget import MemoryLimitError
 from aiordma.verbs.registrar import DeviceRegistrar
@@ -136,3 +137,30 @@ async def test_a_parked_link_makes_room() -> None:
         assert len(engine.cache.parked) == 2
         with left(engine, 0):
             assert not engine.cache.parked
+
+
+@pytest.mark.parametrize("kind", [clc.Kind.STREAM, clc.Kind.CALLS])
+async def test_more_connections_than_a_link_has_numbers_for(kind: clc.Kind) -> None:
+    """The next client is told so, and gets TCP."""
+    async with open_engine() as engine:
+        await connect(engine)
+        (group,) = [group for group in engine.all_groups if group.key.side == "server"]
+        (member,) = group.members
+        queue_pair, ring = group.link.queue_pair, member.ring
+        others = [
+            RingPipe(queue_pair, rx_addr=ring.address, rx_size=ring.length, fragment=4096, owner=None)
+            for _ in range(0x10000 - queue_pair.flow_count)
+        ]
+        used = engine.pool.used_bytes
+        client = await engine.propose(kind)
+        proposal = clc.decode(client.proposal.encode())
+        assert isinstance(proposal, clc.Proposal)
+        with pytest.raises(NegotiationError) as caught:
+            await engine.answer(proposal, "client")
+        assert caught.value.code == Code.LIMIT_REACHED
+        client.abandon()
+        for pipe in others:
+            pipe.forget()
+        if kind is clc.Kind.STREAM:
+            assert engine.pool.used_bytes == used
+        await connect(engine, kind)
