@@ -28,7 +28,7 @@ CLOSE_FRAME = _HEADER.pack(_CLOSE, 0, 0)
 """Nothing follows."""
 SHORT_BYTES = 16 * 1024
 """Messages up to this size are cut out of what was read. Longer ones are read into memory of their own."""
-#: Of more, each page of new memory is taken when it is written to: nobody has to be believed a length.
+#: Of more, each page of new memory is taken when it is written to: no length has to be believed.
 _LAZY_BYTES = 256 * 1024
 
 
