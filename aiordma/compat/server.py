@@ -27,6 +27,7 @@ from ..proto.clc import Kind
 from ..wake.accepting import Acceptor
 from ..wake.names import getaddrinfo
 from .arguments import check_port
+from .shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("aiordma.compat")
 
-#: connections that may be negotiated at a time; more wait in the kernel's queue
+#: connections that may be negotiated at a time; see `Shares` for those beyond
 _MAX_STARTING = 1024
 #: A negotiation takes the loop about as long as so many plain connections. Those that come meanwhile would
 #: not fit into the queue that a program asks for, and the kernel would have their clients try again later.
@@ -75,6 +76,7 @@ class RdmaServer(asyncio.AbstractServer):
         self._serving = False
         self._forever: asyncio.Future[None] | None = None
         self._starting: set[asyncio.Task[None]] = set()
+        self._shares = Shares(_MAX_STARTING)
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self._active = self._accepted = 0
         # Programs that were written for asyncio of before, or for uvloop, would hang.
@@ -129,7 +131,8 @@ class RdmaServer(asyncio.AbstractServer):
         if self._sockets is None or not self._serving:
             return None
         addresses = [plain_address(sock.getsockname()) for sock in self._sockets]
-        return Listening(Kind.STREAM, addresses, self._accepted, len(self._starting))
+        pending = len(self._starting) + self._shares.waiting
+        return Listening(Kind.STREAM, addresses, self._accepted, pending)
 
     # ---- serving --------------------------------------------------------------------------------------
 
@@ -192,7 +195,7 @@ class RdmaServer(asyncio.AbstractServer):
 
     def has_room(self) -> bool:
         """Whether it would take one more connection now."""
-        return len(self._starting) < _MAX_STARTING
+        return self._shares.has_room()
 
     def accept_failed(self, error: OSError | MemoryError, *, pauses: bool) -> None:
         """See :class:`aiordma.wake.accepting.Accepting`."""
@@ -207,14 +210,22 @@ class RdmaServer(asyncio.AbstractServer):
         # As every loop does; a stream that leaves RDMA goes on here.
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        host = self._shares.take(connection)
+        if host is not None:
+            self._start_negotiation(host, connection)
+
+    def _start_negotiation(self, host: str, connection: socket.socket) -> None:
         task = self._loop.create_task(self._begin(connection))
         self._starting.add(task)
-        task.add_done_callback(functools.partial(self._started, connection))
+        task.add_done_callback(functools.partial(self._started, host, connection))
 
-    def _started(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+    def _started(self, host: str, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._starting.discard(task)
         if task.cancelled():
             connection.close()  # before its first step, nothing else has closed it
+            self._shares.drop()  # all are given up, by the program or at the end of its loop
+        for each in self._shares.ended(host):
+            self._start_negotiation(*each)
         self._acceptor.resume()
 
     async def _begin(self, connection: socket.socket) -> None:
@@ -274,6 +285,7 @@ class RdmaServer(asyncio.AbstractServer):
 
     def _give_up_starting(self) -> None:
         """To the program, those that are being negotiated would be new connections, which it never closes."""
+        self._shares.drop()
         for task in self._starting:
             task.cancel()
 
