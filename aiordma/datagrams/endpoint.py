@@ -58,7 +58,6 @@ Datagram = tuple[bytes, "Address"]
 #: The most that fits into a UDP datagram over IPv4.
 _UDP_MOST = 65507
 _READS_PER_TURN = 64
-_SWEEP_S = 15.0
 
 
 class EndpointStatistics(NamedTuple):
@@ -360,9 +359,12 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         await self._waker.checkpoint()
         while True:
             self._check_open()
-            peer = self._table.peer(target)  # it may have been forgotten and be asked anew
-            if peer.route is not None or peer.reason is not None:
-                break
+            # Behind each wait: it may have been forgotten and be asked anew.
+            peer = self._table.peer(target)
+            if peer.route is not None:
+                return "rdma"
+            if peer.reason is not None:
+                return "udp"
             waiter = self._waker.new_waiter()
             peer.waiters.append(waiter)
             try:
@@ -370,7 +372,6 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
             finally:
                 if waiter in peer.waiters:
                     peer.waiters.remove(waiter)
-        return "rdma" if peer.route is not None else "udp"
 
     def path_to(self, address: Address | None = None) -> str | None:
         """How a peer is reached: ``"rdma"``, ``"udp"``, or None while that is not known."""

@@ -153,6 +153,10 @@ class PeerTable:
         return found
 
     def peer(self, address: Address) -> Peer:
+        """The one of this address, which is asked if it is new.
+
+        :raises ValueError: it is not the only one. :raises anyio.ClosedResourceError: the endpoint is closed.
+        """
         peer = self.peers.get(address)
         if peer is None:
             if self._closed:

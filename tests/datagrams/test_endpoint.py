@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 from dataclasses import replace
@@ -488,3 +489,33 @@ async def test_the_address_towards_the_only_peer(local: Any, mode: Any) -> None:
             await near.send((b"here", None))
             with anyio.fail_after(PATIENCE):
                 assert await far.receive() == (b"here", near.local_address)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("what", ["this end closes", "the peer closes"])
+async def test_who_asks_for_the_path_is_answered_when_an_end_closes(what: str) -> None:
+    """At whatever moment of that: nobody waits for a peer that is forgotten."""
+    for turn in range(6):
+        one, other = await open_at(), await open_at()
+        async with one, other:
+            assert await one.resolve(other.local_address) == "rdma"
+            closes = one if what == "this end closes" else other
+            address = other.local_address
+
+            async def ask(one: DatagramEndpoint = one, address: Any = address) -> None:
+                if what == "this end closes":
+                    with contextlib.suppress(anyio.ClosedResourceError):
+                        await one.resolve(address)
+                else:
+                    await one.resolve(address)
+
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(8):
+                        tasks.start_soon(ask)
+                        await anyio.lowlevel.checkpoint()
+                    for _ in range(turn):
+                        await anyio.lowlevel.checkpoint()
+                    tasks.start_soon(ask)
+                    tasks.start_soon(closes.aclose)
+                    tasks.start_soon(ask)
