@@ -176,8 +176,10 @@ def _connections(waker: Waker) -> Iterator[Struct]:
     yield Connections(rows)
     module = sys.modules.get("aiordma.valkey.connection")
     if module is not None:
-        found = [describe_valkey(each, time.monotonic()) for each in module.connections(waker)]
-        yield Connections([row for row in found if row is not None])
+        found = (describe_valkey(each, time.monotonic()) for each in list(module.connections(waker)))
+        known = (row for row in found if row is not None)
+        while some := list(itertools.islice(known, _ROWS)):
+            yield Connections(some)
 
 
 def _moment(waker: Waker) -> Moment:
@@ -215,7 +217,7 @@ def _links(waker: Waker) -> Iterator[Struct]:
     retrying = QpPath()  # all links have these
     for engine in _engines(waker):
         backend = engine.backend
-        rows = [
+        rows = (
             Link(
                 device=backend.name,
                 gid=backend.gid.raw.hex(":", 2),
@@ -230,8 +232,10 @@ def _links(waker: Waker) -> Iterator[Struct]:
                 **group.statistics(),
             )
             for group in list(engine.all_groups)
-        ]
-        yield Links(rows)
+            if group in engine.all_groups  # still: there was a turn of the loop since
+        )
+        while some := list(itertools.islice(rows, _ROWS)):
+            yield Links(some)
 
 
 def _devices(waker: Waker) -> Iterator[Struct]:
@@ -297,6 +301,9 @@ def _rpc(waker: Waker) -> Iterator[Struct]:
             row.traced = total.calls
             row.p50_us, row.p99_us, row.max_us = total.p50 / 1e3, total.p99 / 1e3, total.highest / 1e3
         rows.append(row)
+        if len(rows) == _ROWS:
+            yield Rpc(rows)
+            rows = []
     yield Rpc(rows)
 
 
