@@ -203,14 +203,17 @@ class Endpoint:
 
     def _load(self) -> None:
         """In a thread: the loop goes on while msgspec and the classes of messages are imported."""
-        from . import session  # noqa: F401
-
+        try:
+            from . import session  # noqa: F401
+        except Exception as error:  # there is no descriptor or memory for it; a later tool may find one
+            _log.info("a tool gets no answer: %s", error)
         self.waker.call_from_anywhere(self._loaded)
 
     def _loaded(self) -> None:
         waiting, self._loading = self._loading or [], None
+        loaded = _session_module() is not None
         for sock in waiting:
-            if self._closed:
+            if self._closed or not loaded:
                 sock.close()
             else:
                 self._begin(sock)
