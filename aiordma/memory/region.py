@@ -20,6 +20,7 @@ from ..proto.memory import Descriptor, Fault, Rights
 from ..verbs import _dlpack
 from ..verbs._spans import Spans
 from ..verbs._window import MemoryWindow, bytes_of
+from ..verbs.lifetime import release_all
 from ..wake.ending import release_unclosed
 from ..wake.interrupts import uninterrupted
 from ..wake.origin import here
@@ -487,8 +488,6 @@ class Region(MemoryWindow):
 def _release(
     registry: Registry, nbytes: int, registrations: dict[LinkMemory, Registration], pin: Pin | None
 ) -> None:
-    for registration in list(registrations.values()):
-        registration.close()
-    if pin is not None:
-        pin.close()
+    pins = () if pin is None else (pin.close,)
+    release_all("a region", *(each.close for each in list(registrations.values())), *pins)
     registry.account.give(nbytes)

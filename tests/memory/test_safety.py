@@ -23,7 +23,7 @@ from tests.virtual import in_virtual_time
 from .pairs import PATHS, config_of, pair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
 pytestmark = pytest.mark.anyio
 OWNER = "tests.memory.roles:owner"
@@ -268,11 +268,9 @@ async def test_an_opening_that_fails_for_want_of_memory_keeps_nothing(
         assert not any(grant.openings for grant in region._grants)
 
 
-@in_virtual_time
-async def test_a_device_that_keeps_one_registration_gives_up_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """When the connection ends, that is all of it."""
+@contextlib.contextmanager
+def one_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+    """The device refuses to give up one registration, of which it tells."""
     real = LinkMemory.take_back
     failed: list[object] = []
 
@@ -282,13 +280,39 @@ async def test_a_device_that_keeps_one_registration_gives_up_the_others(
             failed.append(mr)
             raise VerbsError(errno.EBUSY, "ibv_dereg_mr")
 
+    with monkeypatch.context() as patch:
+        patch.setattr(LinkMemory, "take_back", take_back)
+        yield failed
+
+
+@in_virtual_time
+async def test_a_device_that_keeps_one_registration_gives_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When the connection ends, that is all of it."""
     async with pair("rdma") as (client, server), await memory.alloc(4096) as region:
         for _ in range(3):
             await client.open(region.descriptor())
-        monkeypatch.setattr(LinkMemory, "take_back", take_back)
-        client.close()
-        with anyio.fail_after(60):
-            await server.wait_closed()
-            assert failed
-            assert not server._owner._openings
-            await region.revoke()
+        with one_that_is_kept(monkeypatch) as kept:
+            client.close()
+            with anyio.fail_after(60):
+                await server.wait_closed()
+                assert kept
+                assert not server._owner._openings
+                await region.revoke()
+
+
+@in_virtual_time
+async def test_a_region_that_the_device_keeps_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for that goes on, and its bytes do not count any more."""
+    async with pair("rdma") as (client, _), await memory.alloc(4096) as theirs:
+        remote = await client.open(theirs.descriptor())
+        ours = await memory.alloc(4096)
+        before = memory.statistics().bytes
+        with faults.injected("delay op=read ms=100"), one_that_is_kept(monkeypatch) as kept:
+            operation = remote.start_read(ours)
+            with anyio.fail_after(60):
+                await ours.aclose()
+                await operation
+            assert kept
+        assert before - memory.statistics().bytes == 4096
