@@ -403,7 +403,8 @@ class Shadows:
     # ---- frames
 
     def _hook_framed(self) -> None:
-        for name in ("_on_input", "look", "_read_on", "_begin", "_on_flushed", "_pull_and_wake"):
+        reading = ("_on_input", "look", "_read_on", "_read_again", "_pull_and_wake")
+        for name in (*reading, "_begin", "_on_flushed"):
             self._hook(FramedPipe, name)
         self._hook(FramedPipe, "_take", self._frames)
         self._hook(FramedPipe, "rejoin", self._rejoin)

@@ -12,7 +12,6 @@ the TCP connection is released, silent as it was before the failover.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from anyio import BrokenResourceError, ClosedResourceError
@@ -24,6 +23,7 @@ from ...proto import clc
 from ...proto.frames import MAX_BODY_BYTES, Assembler, data_header, negotiation_frame
 from ...proto.life.frames import FramesLife
 from ...proto.life.outputs import CloseTcp, Put, ResetTcp
+from .ahead import Ahead
 from .tcp_carrier import PEER_DIED, lost_because
 
 if TYPE_CHECKING:
@@ -37,41 +37,14 @@ if TYPE_CHECKING:
     from ..contracts import RejoinView
     from .tcp_carrier import TcpCarrier
 
-#: Bytes read ahead of the user, about, and at a time.
-_AHEAD_BYTES = 256 * 1024
-_READ_BYTES = 256 * 1024
-#: The same while something that is awaited comes behind the peer's data: a message of an attempt to return
-#: to RDMA, or what frees the rings on which this end sends, when they have failed. A peer that reads answers
-#: before it has sent much more than is in the kernels' buffers.
-_MOST_AHEAD_BYTES = 64 * 1024 * 1024
-#: All streams of a loop together, beyond the first limit of each.
-_SUM_AHEAD_BYTES = 256 * 1024 * 1024
+#: Read in one turn of the loop before others have theirs, and at a time: more takes long when it comes in
+#: frames of a few bytes.
+_TURN_BYTES = _READ_BYTES = 64 * 1024
+#: What a read counts at least: with TLS, each record is one.
+_LEAST_BYTES = 1024
 #: Answers of the negotiation that may wait for a peer that does not read. Further ones are not given: it
 #: would not read them either. A peer that keeps the rules has one proposal at a time.
 _MOST_ANSWERS = 64
-
-
-class _Sum:
-    """Bytes read ahead of the users of all streams of a loop, and who does not read for their sake."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.waiting: set[FramedPipe] = set()
-
-    @classmethod
-    def of(cls, waker: Waker) -> _Sum:
-        found: _Sum | None = waker.locals.get(cls)
-        if found is None:
-            found = waker.locals[cls] = cls()
-        return found
-
-    def take(self, n: int) -> None:
-        """``n`` bytes less. Those that waited for it read on."""
-        self.bytes -= n
-        if self.waiting and self.bytes < _SUM_AHEAD_BYTES:
-            waiting, self.waiting = self.waiting, set()
-            for pipe in waiting:
-                pipe.read_soon()
 
 
 class FramedPipe:
@@ -84,19 +57,17 @@ class FramedPipe:
     """
 
     __slots__ = (
+        "_again",
         "_ahead",
         "_answers",
         "_assembler",
         "_blocked",
         "_carrier",
-        "_chunks",
         "_failure",
         "_limit",
-        "_most_ahead",
         "_out",
         "_received",
         "_sent",
-        "_sum",
         "_telling",
         "_waker",
         "life",
@@ -124,10 +95,8 @@ class FramedPipe:
         #: How far the stream has come here.
         self.life: FramesLife[RejoinView] = FramesLife(self._out, peer_closed=peer_closed)
         self._assembler = Assembler()
-        self._chunks: deque[memoryview] = deque()
-        self._ahead = 0  # bytes in them
-        self._sum = _Sum.of(waker)
-        self._most_ahead = _AHEAD_BYTES
+        self._ahead = Ahead(waker, self.read_soon)
+        self._again = False  # it will be read on, as more may be there than the last turn's share
         self._blocked = False  # a sender came short and is to be called
         self._answers = 0  # of the negotiation, since nothing waited to be sent
         self._telling = False  # on_readable will be called
@@ -211,10 +180,9 @@ class FramedPipe:
     # -- receiving
 
     def _on_input(self) -> None:
-        if self._is_full():
+        if self._ahead.full:
             self._carrier.watch(False)  # the user does not read: the kernel slows the peer down
-            if self._ahead < self._most_ahead:
-                self._sum.waiting.add(self)
+            self._ahead.wait()
         else:
             self._pull_and_wake()
 
@@ -235,51 +203,59 @@ class FramedPipe:
         life = self.life
         if life.closed or self._carrier.failure is not None:
             self._go_on()
-        if self.on_readable is not None and (self._ahead or life.ended):
+        if self.on_readable is not None and (self._ahead.bytes or life.ended):
             self.on_readable()
         if self.on_writable is not None and (life.failure or life.lost or life.peer_closed):
             self.on_writable()
-
-    def _is_full(self) -> bool:
-        """Whether what comes has to wait in the kernel."""
-        ahead = self._ahead
-        return ahead >= self._most_ahead or (ahead >= _AHEAD_BYTES and self._sum.bytes >= _SUM_AHEAD_BYTES)
 
     def read_soon(self) -> None:
         """There may be room for what waits in the kernel."""
         self._waker.call_soon(self._read_on)
 
     def _pull(self) -> None:
-        """Read until nothing is there or enough is."""
+        """Read until nothing is there or enough is; if it is much, others have their turn before the rest."""
+        if self._read() and not self._again:
+            self._again = True
+            self._waker.call_soon(self._read_again)
+
+    def _read_again(self) -> None:
+        self._again = False
+        if not self._carrier.closed:
+            self._on_input()
+
+    def _read(self) -> bool:
+        """Read a turn's share, or less; whether more may be there."""
         carrier, life = self._carrier, self.life
-        while life.failure is None and not self._is_full():
+        left = _TURN_BYTES
+        while life.failure is None and not self._ahead.full:
             if carrier.closed or life.on_ring:
-                return
+                return False
             try:
-                data = carrier.read(_READ_BYTES)
+                data = carrier.read(_READ_BYTES) if left > 0 else None
                 if data is None:
                     carrier.watch(True)
-                    return
+                    return left <= 0
                 if not data:
                     raise LinkError(PEER_DIED)
+                left -= max(len(data), _LEAST_BYTES)
                 self._take(data)
             except LinkError as error:
                 self._fail(error.reason)
-                return
+                break
             except RemoteProtocolError as error:
                 self._fail(str(error), fault=True)
-                return
+                break
             except MemoryError as error:  # what was read is lost
                 self._fail(lost_because(error))
+                break
+        return False
 
     def _take(self, data: bytes) -> None:
         assembler, life = self._assembler, self.life
-        for part in assembler.feed(data):
-            self._received += len(part)
-            if not life.closed:
-                self._chunks.append(part)
-                self._ahead += len(part)
-                self._sum.bytes += len(part)
+        parts = assembler.feed(data)
+        self._received += sum(map(len, parts))
+        if not life.closed:
+            self._ahead.add(parts, len(data))
         if assembler.flags != life.peer:
             life.peer = assembler.flags
             if life.attempt is not None:
@@ -310,7 +286,7 @@ class FramedPipe:
         """What is there, at most ``max_bytes``; None when nothing is; ``b""`` at the end."""
         if not self.readable:
             return self._nothing()
-        first = self._chunks[0][:max_bytes]
+        first = self._ahead.front[:max_bytes]
         self.consume(len(first))
         return bytes(first)
 
@@ -329,22 +305,14 @@ class FramedPipe:
         if not self.readable:
             self._nothing()
             return memoryview(b"")
-        return self._chunks[0][:]
+        return self._ahead.front[:]
 
     def consume(self, n: int) -> None:
         """The first ``n`` bytes of :meth:`view` are taken."""
-        if not 0 <= n <= (len(self._chunks[0]) if self._chunks else 0):
+        if not 0 <= n <= len(self._ahead.front):
             raise ValueError(f"consume({n}): fewer bytes are readable")
         if n:
-            was_full = self._is_full()
-            self._ahead -= n
-            self._sum.take(n)
-            if was_full and not self._is_full():
-                self.read_soon()
-            if n == len(self._chunks[0]):
-                self._chunks.popleft()
-            else:
-                self._chunks[0] = self._chunks[0][n:]
+            self._ahead.take(n)
 
     def _nothing(self) -> bytes | None:
         if self.life.closed:
@@ -360,17 +328,17 @@ class FramedPipe:
     @property
     def readable(self) -> int:
         """Bytes that are there."""
-        if not self._ahead:
+        if not self._ahead.bytes:
             self._pull()
-            if self._chunks and not self._telling and self.on_readable is not None:
+            if self._ahead.front and not self._telling and self.on_readable is not None:
                 # Who asks may be another than the task that waits, and the kernel announces this no more.
                 self._telling = True
                 self._waker.call_soon(self._tell)
-        return self._ahead
+        return self._ahead.bytes
 
     def _tell(self) -> None:
         self._telling = False
-        if self._ahead and self.on_readable is not None:
+        if self._ahead.bytes and self.on_readable is not None:
             self.on_readable()
 
     @property
@@ -383,12 +351,12 @@ class FramedPipe:
     @property
     def at_eof(self) -> bool:
         """The peer has finished, and everything was taken."""
-        return self.life.done and not self._ahead
+        return self.life.done and not self._ahead.bytes
 
     @property
     def drained(self) -> bool:
         """The peer sends by a ring, and all that came by TCP was taken."""
-        return self.life.on_ring and not self._ahead
+        return self.life.on_ring and not self._ahead.bytes
 
     @property
     def error(self) -> BaseException | None:
@@ -463,7 +431,7 @@ class FramedPipe:
         not read. When the rings that it sends on failed, it waited for the TCP connection, the connection for
         the peer's last frame, and that for the user: for ever.
         """
-        self._most_ahead = _MOST_AHEAD_BYTES
+        self._ahead.stretch(True)
         self.read_soon()
 
     def release(self) -> tuple[Carrier, bytes] | None:
@@ -481,7 +449,7 @@ class FramedPipe:
 
     def stay(self) -> bool:
         """The attempt has failed. False: the stream is lost, as part of it has gone to the ring already."""
-        self._most_ahead = _AHEAD_BYTES
+        self._ahead.stretch(False)
         stays = self.life.stay(self._waker.now())
         self._go_on()
         return stays
@@ -504,10 +472,7 @@ class FramedPipe:
 
     def _forget_user(self) -> None:
         self.on_readable = self.on_writable = None
-        self._chunks.clear()
-        self._sum.waiting.discard(self)
-        self._sum.take(self._ahead)
-        self._ahead = 0
+        self._ahead.drop()
 
     def abort(self) -> None:
         """Reset the connection: the peer gets an error. Idempotent."""
@@ -557,9 +522,11 @@ class FramedPipe:
             self._limit = self._waker.call_at(deadline, self._end)
 
     def _push(self) -> bool:
-        """The event loop ends: send what the kernel takes; whether nothing is left."""
+        """The event loop ends: send what the kernel takes, and drop what has come, which would reset the
+        connection if it stayed unread; whether nothing is left."""
         self._carrier.push()
-        return self.sent_all()
+        more = self.life.attempt is None and self._read()
+        return not more and self.sent_all()
 
 
 _draining = Draining[FramedPipe](FramedPipe._end, FramedPipe._push)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import tracemalloc
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio
 import pytest
 
 from aiordma import wake
 from aiordma.errors import Code, FallbackReason
-from aiordma.links.failover import framed_pipe
+from aiordma.links.failover import ahead
 from aiordma.links.failover.framed_pipe import FramedPipe
+from aiordma.links.failover.tcp_carrier import TcpCarrier
 from aiordma.proto import clc
 from aiordma.proto.frames import MAX_BODY_BYTES, data_header, end_frame, negotiation_frame
 from tests.health import until
@@ -72,7 +77,7 @@ class Delivery:
             part = min(size, MAX_BODY_BYTES)
             self._arrived += data_header(part) + bytes(part)
             size -= part
-        if self.watched and self.on_input is not None:
+        while self.watched and self._arrived and self.on_input is not None:
             self.on_input()
 
 
@@ -162,7 +167,7 @@ async def test_a_peer_that_asks_and_floods_is_held_back() -> None:
 async def test_peers_that_flood_together_are_held_back(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """What is read ahead for all of them is bounded, and each reads on when there is room."""
     mib = 1 << 20
-    monkeypatch.setattr(framed_pipe, "_SUM_AHEAD_BYTES", 4 * mib)
+    monkeypatch.setattr(ahead, "_SUM_AHEAD_BYTES", 4 * mib)
     deliveries = [Delivery() for _ in range(5)]
     pipes = [framed_on(delivery) for delivery in deliveries]
     for pipe, delivery in zip(pipes, deliveries, strict=True):
@@ -193,7 +198,7 @@ async def test_peers_that_flood_together_are_held_back(monkeypatch: pytest.Monke
                 await until(lambda: pipe.readable > 0)  # noqa: B023
     for pipe in pipes:
         pipe.abort()
-    assert framed_pipe._Sum.of(wake.current()).bytes == 0
+    assert ahead._Sum.of(wake.current()).bytes == 0
 
 
 async def test_both_ends_close_at_once() -> None:
@@ -221,3 +226,130 @@ async def test_an_end_is_the_answer_to_a_question_that_comes_late(how: str) -> N
     delivery.say(negotiation_frame(PROPOSAL.encode()), 1)
     assert delivery.sent == [end_frame(closed=how == "close")]
     framed.abort()
+
+
+#: Of no attempt that this end knows. It is dropped.
+DECLINE = negotiation_frame(clc.Decline(diagnosis=Code.OUT_OF_SYNC).encode())
+ONE_BYTE = data_header(1) + b"x"
+
+
+class Flood(Delivery):
+    """There is always more, up to a number of reads in one turn of the loop that no turn should come near."""
+
+    TOO_MANY = 200
+
+    def __init__(self, frame: bytes) -> None:
+        super().__init__()
+        self.frame = frame
+        self._taken = 0
+        self.turns = self.most = self._in_this_turn = 0
+        self.over = False
+
+    def read(self, size: int) -> bytes | None:
+        if self.over:
+            return None
+        if not self._in_this_turn:
+            wake.current().call_soon(self._next_turn)
+        self._in_this_turn += 1
+        self.most = max(self.most, self._in_this_turn)
+        self.over = self.most == self.TOO_MANY
+        # As the kernel does, it cuts frames anywhere.
+        at = self._taken % len(self.frame)
+        data = (self.frame * (size // len(self.frame) + 2))[at : at + size]
+        self._taken += size
+        return data
+
+    def _next_turn(self) -> None:
+        self.turns += 1
+        self._in_this_turn = 0
+
+
+class Drip(Flood):
+    """The same, a frame at a time: of TLS, each is a record."""
+
+    def read(self, size: int) -> bytes | None:
+        return super().read(min(size, len(self.frame)))
+
+
+@pytest.mark.parametrize("flood", [Flood, Drip])
+async def test_others_have_their_turn_while_a_peer_floods(flood: type[Flood]) -> None:
+    """Nothing of it is kept, so no limit of what is kept would end it."""
+    delivery = flood(DECLINE)
+    framed = framed_on(delivery)
+    await until(lambda: delivery.turns >= 5 or delivery.over)
+    assert not delivery.over
+    assert framed.readable == 0
+    framed.abort()
+
+
+@pytest.mark.parametrize("flood", [Flood, Drip])
+async def test_a_closed_end_waits_for_no_flood(monkeypatch: pytest.MonkeyPatch, flood: type[Flood]) -> None:
+    """What the peer sends is dropped, and after a time the connection is closed."""
+    monkeypatch.setattr("aiordma.proto.life.frames._LINGER_S", 0.02)
+    delivery = flood(ONE_BYTE)
+    framed = framed_on(delivery)
+    framed.close()
+    await until(lambda: delivery.closed)
+    assert not delivery.over
+
+
+@pytest.mark.parametrize("flood", [DECLINE, ONE_BYTE], ids=["declines", "data"])
+async def test_what_was_dropped_does_not_keep_the_end_of_the_stream(flood: bytes) -> None:
+    """It is behind more than one turn's share, and with TLS nothing tells that there is more."""
+    delivery = Delivery()
+    framed = framed_on(delivery)
+    await until(lambda: delivery.watched)
+    delivery._arrived += flood * (300_000 // len(flood)) + end_frame(closed=True)
+    framed.close()
+    await until(lambda: delivery.closed)
+
+
+@pytest.mark.parametrize(
+    ("frames", "times"),
+    [(ONE_BYTE * 2000, 5), (ONE_BYTE, 5000), (ONE_BYTE + DECLINE * 1000, 8)],
+    ids=["read together", "read one by one", "between what is dropped"],
+)
+async def test_tiny_frames_take_no_more_memory_than_others(frames: bytes, times: int) -> None:
+    """Each cost some 300 bytes, or all that was read with it, and one byte counted."""
+    delivery = Delivery()
+    framed = framed_on(delivery)
+    await until(lambda: delivery.watched)
+    expected = frames.count(ONE_BYTE) * times
+    tracemalloc.start()
+    try:
+        delivery.say(frames, times)
+        await until(lambda: framed.readable == expected)
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 3 * expected + 100_000
+    got = b""
+    while len(got) < expected:
+        got += framed.try_receive(1 << 20) or b""
+    assert got == b"x" * expected
+    framed.abort()
+
+
+def test_the_loop_ends_with_much_unread(anyio_backend: Any) -> None:
+    """A connection that is closed with something unread in it is reset, and the peer may lose what it has not
+    read yet."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)  # of those that it accepts
+        far = socket.create_connection(server.getsockname())
+        near = server.accept()[0]
+    with near, far:
+        for one in (near, far):
+            one.setblocking(False)
+
+        async def main() -> None:
+            reason = FallbackReason(Code.SWITCHED, "a test", Code.SWITCHED, None)
+            waker = wake.current()
+            framed = FramedPipe(TcpCarrier(near, waker), waker, "the peer", b"sent before", reason)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    far.send(data_header(4096) + bytes(4096))
+            framed.close()
+
+        anyio.run(main, backend=anyio_backend[0], backend_options=anyio_backend[1])
+        assert far.recv(4096).endswith(b"sent before" + end_frame(closed=True))
+        assert far.recv(4096) == b""

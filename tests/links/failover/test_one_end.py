@@ -241,10 +241,10 @@ async def test_the_peer_dies_afterwards(scene: Scene, how: str) -> None:
     else:
         scene.tcp.send(data_header(3) + b"abc" + data_header(5) + b"de")
         scene.tcp.shutdown(socket.SHUT_WR)
-        await until(lambda: scene.pipe.readable > 0)
-        assert scene.pipe.try_receive(10) == b"abc"
-        await until(lambda: scene.pipe.readable > 0)
-        assert scene.pipe.try_receive(10) == b"de"
+        got = b""
+        while got != b"abcde":
+            await until(lambda: scene.pipe.readable > 0)
+            got += scene.pipe.try_receive(10) or b""
     await until(lambda: scene.pipe.error is not None)
     assert not scene.pipe.at_eof
     with pytest.raises(anyio.BrokenResourceError):
