@@ -10,6 +10,9 @@ import struct
 
 from .errors import RemoteProtocolError
 
+#: Pieces that are shorter than this are joined as they come: each that is kept takes some 40 bytes more.
+_TINY_BYTES = 1024
+
 
 class FrameAssembler:
     """Takes a byte stream apart into headers of fixed length and the bodies behind them, wherever it is cut.
@@ -35,11 +38,13 @@ class FrameAssembler:
 
     def feed(self, data: bytes) -> None:
         """Bytes have arrived."""
-        if self.pending:
-            self._later.append(data)
-        else:
+        if not self.pending:
             self._data = data
             self._at = 0
+        elif self._later and len(data) < _TINY_BYTES and len(self._later[-1]) < _TINY_BYTES:
+            self._later[-1] += data
+        else:
+            self._later.append(data)
         self.pending += len(data)
 
     def _has(self, count: int) -> bool:
