@@ -49,6 +49,8 @@ _READ_BYTES = 256 * 1024
 #: Handled in one turn of the loop before others have theirs.
 _TURN_BYTES = 256 * 1024
 _TURN_MESSAGES = 512
+#: What a read counts at least: inside TLS, each record is one.
+_LEAST_BYTES = 1024
 #: What waits for the kernel at most, but for one message that is longer.
 _QUEUE_BYTES = 256 * 1024
 #: How long a closed channel may take to deliver something of what is left, and to receive the peer's end.
@@ -326,7 +328,7 @@ class TcpChannel:
                     self._at_eof()
                 if count <= 0:
                     return
-                taken += count
+                taken += max(count, _LEAST_BYTES)
         except RemoteProtocolError as error:
             self._fail(error)
         except BrokenResourceError as error:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aiordma import wake
 from aiordma.errors import LinkError, RemoteProtocolError
 from aiordma.pipes.tcp import TcpPipe
 from aiordma.pipes.tcp_channel import TcpChannel
@@ -253,3 +254,37 @@ async def test_what_came_before_a_failed_send_may_be_answered(
     assert isinstance(await end.ended(), LinkError)
     assert end.messages == [b"question"]
     assert answered == [True]
+
+
+async def test_others_have_their_turn_while_a_message_comes_byte_by_byte(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    """Inside TLS each byte may be a record, which takes as long as a longer one."""
+
+    class Dripping(TcpPipe):
+        dripping = False
+        turns = most = in_this_turn = 0
+
+        def try_receive(self, max_bytes: int) -> bytes | None:
+            if not self.dripping or self.most == 1000:
+                return super().try_receive(max_bytes)
+            if not self.in_this_turn:
+                wake.current().call_soon(self.next_turn)
+            self.in_this_turn += 1
+            self.most = max(self.most, self.in_this_turn)
+            return b"x"
+
+        def next_turn(self) -> None:
+            self.turns += 1
+            self.in_this_turn = 0
+
+    pipe = Dripping(sockets[0])
+    channel = TcpChannel(pipe, kind=2, max_message_bytes=1 << 20)
+    channel.on_message = lambda message: None
+    sockets[1].send(GREETING + struct.pack(">BxxxI", 0xC1, 16_000))
+    await until(lambda: channel.greeted)
+    pipe.dripping = True
+    sockets[1].send(b"x")
+    await until(lambda: pipe.turns >= 3 or pipe.most == 1000)
+    assert pipe.most < 1000
+    channel.abort()
