@@ -40,7 +40,7 @@ async def together(operation: Callable[[], Coroutine[Any, Any, object]]) -> list
         except anyio.BusyResourceError as error:
             errors.append(str(error))
 
-    with anyio.move_on_after(PATIENCE):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(attempt)
             tasks.start_soon(attempt)
