@@ -46,6 +46,10 @@ _DROP_S = 1.0
 _DROP_MOST = 16
 
 
+def _too_many_answers() -> OSError:
+    return OSError(errno.ENOBUFS, "the peer asks for answers of TLS, and reads none of them")
+
+
 class TlsLayer:
     """One TLS session on a connected, non-blocking socket, which it owns.
 
@@ -165,8 +169,12 @@ class TlsLayer:
         while True:
             try:
                 part = self.session.read(size)
-            except ssl.SSLWantReadError:
-                self._feed_more()
+            except ssl.SSLWantReadError:  # it has used what it was fed
+                if self._fed >= _READ_MOST or self._fed - self._gained > _BESIDE_MOST:
+                    raise BlockingIOError from None
+                if len(self._left) + self._outgoing.pending > _UNSENT_MOST:
+                    raise _too_many_answers() from None
+                self._fed += self._feed()
                 continue
             except ssl.SSLZeroReturnError:
                 part = b""
@@ -178,14 +186,6 @@ class TlsLayer:
                 )
             self._gained += len(part)
             return part
-
-    def _feed_more(self) -> None:
-        """For :meth:`recv`, up to its limits. The session has used what it was fed."""
-        if self._fed >= _READ_MOST or self._fed - self._gained > _BESIDE_MOST:
-            raise BlockingIOError
-        if self.unsent > _UNSENT_MOST:
-            raise OSError(errno.ENOBUFS, "the peer asks for answers of TLS, and reads none of them")
-        self._fed += self._feed()
 
     def recv_into(self, buffer: memoryview) -> int:
         """As ``recv``."""
