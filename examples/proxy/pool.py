@@ -58,7 +58,7 @@ class Dialer:
         except (OSError, UnicodeError) as exc:  # UnicodeError: a name that no host can have
             raise _abandoned(transport, str(exc) or type(exc).__name__) from exc
         except Exception as exc:
-            # Nobody expects it, and still clients wait for the answer.
+            # It is not expected, and still clients wait for the answer.
             logger.exception("opening a stream to %s failed", self.to)
             raise _abandoned(transport, f"{type(exc).__name__}: {exc}") from exc
         except BaseException:

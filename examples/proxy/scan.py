@@ -328,7 +328,7 @@ class CommandScanner:
                 self._bad("no line end after an argument of the announced length")
                 break
             if not self.named:
-                # Its end is found here, too: whoever parsed it for that would begin again with each piece.
+                # Its end is found here, too: parsing it for that would begin again with each piece.
                 self.other = data[at : at + number] not in self.known
                 self.named = True
             pos = at + number + 2
