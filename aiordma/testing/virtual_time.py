@@ -84,14 +84,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self.close()
             raise ValueError(f"grace={grace} is not valid: seconds, 0 or more")
 
-    def _run_once(self) -> None:
+    def time(self) -> float:
         # asyncio runs timers that are due before the time plus the resolution of its clock. This one has no
         # steps but those of a float, which are longer than a nanosecond after 194 days.
-        self._clock_resolution = max(1e-9, math.ulp(self._jumping.now))
-        super()._run_once()  # type: ignore[misc]
-
-    def time(self) -> float:
-        return self._jumping.now
+        now = self._jumping.now
+        self._clock_resolution = max(1e-9, math.ulp(now))
+        return now
 
     def move_device(self) -> None:
         """The software device's time is this loop's from now on. It is so anyway when time has jumped."""
