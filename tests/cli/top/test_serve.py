@@ -210,9 +210,9 @@ OF_THE_HOST = "192.0.2.2"
 
 @contextlib.contextmanager
 def other_user(uid: int, body: str) -> Iterator[subprocess.Popen[str]]:
-    """A program of that user."""
+    """A program of that user. The test is left out where that user cannot start this Python."""
     with subprocess.Popen(
-        [sys.executable, "-I", "-c", body],
+        [sys.executable, "-I", "-c", 'print("started", flush=True)\n' + body],
         user=uid,
         cwd="/",
         stdin=subprocess.PIPE,
@@ -220,16 +220,16 @@ def other_user(uid: int, body: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
     ) as other:
+        assert other.stderr is not None
+        if said(other) != "started":
+            pytest.skip(other.stderr.read().strip().rpartition("\n")[2])
         yield other
 
 
 def said(other: subprocess.Popen[str]) -> str:
+    """Its next line; empty: it has ended."""
     assert other.stdout is not None
-    line = other.stdout.readline()
-    if not line:  # it cannot start this Python
-        assert other.stderr is not None
-        pytest.skip(other.stderr.read().strip().rpartition("\n")[2])
-    return line.strip()
+    return other.stdout.readline().strip()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
