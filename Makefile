@@ -9,6 +9,14 @@ PYTHON := $(SYSTEM_PYTHON)
 # And what is imported by hundreds of processes is compiled once, whatever they say of it.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX
 
+# What was compiled once on this machine is not compiled again in another clone, where there is a ccache: it sees paths
+# that are relative to the clone.
+ifneq ($(shell command -v ccache),)
+export CMAKE_C_COMPILER_LAUNCHER := ccache
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+endif
+
 APT_BUILD := python3-pyverbs python3-venv python3-dev gcc libc6-dev make cmake ninja-build libibverbs-dev \
              librdmacm-dev ibverbs-providers
 APT_DEMO := redis-server redis-tools iproute2
@@ -70,6 +78,10 @@ install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built packa
 	@.ci/apt $(APT_LINT)
 	@touch $@
 
+.venv/.apt-cache: .venv/.apt
+	@.ci/apt ccache
+	@touch $@
+
 .venv/.apt-fuzz: .venv/.apt
 	@.ci/apt $(APT_FUZZ)
 	@touch $@
@@ -105,7 +117,7 @@ install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built packa
 
 # Packages of the system one after another, since apt has one lock; then downloads, which wait, beside the compiler.
 ready: ## what all parts of .ci/run need
-	@$(MAKE) --no-print-directory .venv/.apt .venv/.apt-lint .venv/.apt-vm .venv/.deps-build
+	@$(MAKE) --no-print-directory .venv/.apt .venv/.apt-lint .venv/.apt-vm .venv/.apt-cache .venv/.deps-build
 	@$(MAKE) --no-print-directory -j 2 -Otarget install .venv/.examples .venv/.deps-docs build/wheels/.tools
 
 # The example proxy runs as plain Python, too; its scanner is several times faster when compiled.
