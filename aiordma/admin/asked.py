@@ -29,6 +29,10 @@ class Loop:
         #: why there is no whole answer, for people
         self.text = ""
 
+    def forget(self) -> None:
+        """Before a question: what it has answered to another one is no answer to this."""
+        self.parts, self.state, self.text = [], "no answer", ""
+
     @property
     def identity(self) -> Identity | None:
         """What it says of itself."""

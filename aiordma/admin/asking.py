@@ -88,11 +88,14 @@ def killed(wanted: Callable[[Page], bool] | None = None, pid: int | None = None)
 
 
 def ask(request: FromTool, whom: Iterable[Loop], patience_s: float = PATIENCE_S) -> list[Loop]:
-    """Ask each of them, many at the same time. :return: those that are still there, with their answers.
+    """Ask each of them, many at the same time. :return: those that are still there, with their answers (to
+    this request only).
 
     :param patience_s: for requests that take time.
     """
     asked = list(whom)
+    for loop in asked:
+        loop.forget()
     with selectors.DefaultSelector() as selector:
         _Asker(
             selector, Question(request, patience_s), [each for each in asked if not is_stopped(each)]

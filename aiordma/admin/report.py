@@ -143,10 +143,7 @@ def collect(
     known = tuple(view for view in views if view not in NEW_VIEWS)
     found = ask(Show(views), loops(others, pid))
     if older := [each for each in found if each.state == "refused" and set(views) & set(NEW_VIEWS)]:
-        # They do not know some of them.
-        for each in older:
-            each.parts.clear()
-        ask(Show(known), older)
+        ask(Show(known), older)  # they do not know some of them
     rows = [_process(each, known if each in older else views) for each in found]
     report = Report(SCHEMA, time.time(), rows)
     report.killed = [_killed(report.taken_at, *each) for each in killed(wanted, pid)]

@@ -52,8 +52,6 @@ def _begin(target: Target, request: Capture, loops: list[Loop]) -> None:
         for loop, state, text in told:
             loop.state, loop.text = state, text
         target.end(begun, "")
-    for loop in loops:
-        loop.parts.clear()
 
 
 @contextlib.contextmanager

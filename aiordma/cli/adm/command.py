@@ -111,7 +111,7 @@ def get(target: Target, names: tuple[str, ...]) -> None:
         for name in names:
             if loop.state == "answered":
                 _setting(loop, name)
-    if target.as_json:
+    if target.as_json or not answered:
         target.end(answered, "")
     for loop in answered:
         if loop.state != "answered":
@@ -184,8 +184,6 @@ def set_(target: Target, changes: tuple[str, ...], undo: bool) -> None:
     if len(fine) < len(asked) or not asked:
         target.end(asked, "")
     request = Change(dict(_parse(fine[0], text) for text in changes))
-    for loop in fine:
-        loop.parts.clear()
     target.end(target.ask(request, fine), "{} settings changed")
 
 
@@ -203,9 +201,10 @@ def _owners(target: Target, numbers: tuple[int, ...]) -> dict[Loop, tuple[int, .
         rows = {row.number for part in loop.parts if isinstance(part, Connections) for row in part.rows}
         if rows & set(numbers):
             owners[loop] = tuple(number for number in numbers if number in rows)
-        loop.parts.clear()
     known = {number for each in owners.values() for number in each}
     if missing := [str(number) for number in numbers if number not in known]:
+        if silent := [loop for loop in asked if loop.state != "answered"]:
+            target.end(silent, "")  # it may have them
         raise click.UsageError(
             f"no connection has the number {', '.join(missing)}; `aiordma stat` lists them"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..arguments import Time
-from .target import Target, name_of
+from .target import Target
 
 if TYPE_CHECKING:
     from ...admin.asked import Loop
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1
 
 
-def _left(target: Target, loops: list[Loop]) -> dict[str, int]:
-    """Links on drained devices, by process."""
+def _left(target: Target, loops: list[Loop]) -> dict[Loop, int | None]:
+    """Who has links on drained devices, and how many; None: it has not said. A process that has ended has
+    none."""
     from ...admin.messages import Devices
     from ...admin.requests import Show
 
-    for loop in loops:
-        loop.parts.clear()
-    found = {}
+    found: dict[Loop, int | None] = {}
     for loop in target.ask(Show(("devices",)), loops):
+        if loop.state != "answered":
+            found[loop] = None
+            continue
         rows = [row for part in loop.parts if isinstance(part, Devices) for row in part.rows]
         links = sum(row.links for row in rows if row.state == "draining")
         if links:
-            found[name_of(loop)] = links
+            found[loop] = links
     return found
 
 
@@ -45,7 +47,7 @@ def drain(target: Target, devices: tuple[str, ...], revoke: bool, wait: float | 
     process or on TCP. Connections of calls cannot move: new ones use TCP, and the links close when the last
     old one is closed. `aiordma stat --devices` shows "draining", then "drained".
 
-    Exit status, besides those of adm: 3 if --wait is over and links are left.
+    Exit status, besides those of adm: 3 if --wait is over and links are left, or a process does not say.
 
     \b
     Examples:
@@ -64,7 +66,8 @@ def drain(target: Target, devices: tuple[str, ...], revoke: bool, wait: float | 
         while (left := _left(target, fine)) and time.monotonic() < until:
             time.sleep(_LOOK_S)
         for loop in fine:
-            loop.state, loop.text = "answered", texts[loop]
-            if name_of(loop) in left:
-                loop.state, loop.text = "no answer", f"{left[name_of(loop)]} links are left after {wait:g} s"
+            if loop not in left:
+                loop.state, loop.text = "answered", texts[loop]
+            elif left[loop] is not None:
+                loop.state, loop.text = "no answer", f"{left[loop]} links are left after {wait:g} s"
     target.end(answered, "")

@@ -78,12 +78,16 @@ class Target:
             click.echo(
                 json.dumps({"schema": "aiordma-adm/1", "processes": [_row(each) for each in answered]})
             )
+        if not answered:
+            click.echo("nobody is there to answer any more: the process has ended", err=True)
         for loop in () if self.as_json else answered:
             done = loop.state == "answered"
             text = loop.text or what.format(loop.count) if done else f"{loop.state.upper()}: {loop.text}"
             click.echo(f"{name_of(loop)}: {clean(text)}", err=not done)
         if status is not None:
             sys.exit(status)
+        if not answered:
+            sys.exit(_NOBODY)
         states = {each.state for each in answered}
         sys.exit(_REFUSED if "refused" in states else SILENT if states - {"answered"} else 0)
 
