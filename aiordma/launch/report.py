@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from .sudden_ends import call_before
+from .sudden_ends import call_before, tell
 
 if TYPE_CHECKING:
     from ..errors import FallbackReason
@@ -35,17 +35,24 @@ class Report:
     def print_at_exit(self) -> None:
         """In this process, and in those that it forks, each for itself."""
         atexit.register(self.print)
-        call_before(self.print)
+        call_before(self._tell)
         os.register_at_fork(after_in_child=self.counts.clear)
 
     def print(self) -> None:
         """Print it on standard error, once; nothing if there were no connections."""
         if self.counts and sys.stderr is not None:
-            text = "\n".join(self.lines()) + "\n"
-            self.counts.clear()
             with contextlib.suppress(OSError, ValueError):  # a full disk; it is closed
-                sys.stderr.write(text)
+                sys.stderr.write(self._taken())
                 sys.stderr.flush()
+
+    def _tell(self) -> None:
+        if self.counts:
+            tell(self._taken())
+
+    def _taken(self) -> str:
+        text = "\n".join(self.lines()) + "\n"
+        self.counts.clear()
+        return text
 
     def lines(self) -> list[str]:
         """The report."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.processes import FULL_PATIENCE
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -82,6 +83,57 @@ def test_however_it_ends(tmp_path: Path, end: str) -> None:
     assert done.returncode == status, done.stderr
     assert done.stderr.count("connections of process") == 1, done.stderr
     assert done.stderr.count("rdma  1") == 2, done.stderr  # with the client and with the server
+
+
+#: After a connection its standard error is a full pipe. Then comes its end.
+FULL = """
+asyncio.run(main())
+os.set_blocking(2, False)
+for size in (1 << 16, 1):
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(2, bytes(size))
+os.set_blocking(2, True)
+print("full", flush=True)
+"""
+ENDS_OF_FULL = {
+    "a signal": ("time.sleep(600)", -15),
+    "a signal in the middle of a write": ("sys.stderr.write('more')", -15),
+    "a signal to itself": ("os.kill(os.getpid(), signal.SIGTERM)", -15),
+    "os._exit()": ("os._exit(4)", 4),
+}
+
+
+@pytest.mark.parametrize("end", ENDS_OF_FULL)
+def test_it_ends_where_nobody_reads_what_it_writes(tmp_path: Path, end: str) -> None:
+    """Then there is no report."""
+    code, status = ENDS_OF_FULL[end]
+    (tmp_path / "program.py").write_text(f"import contextlib\n{PROGRAM}{FULL}{code}\n")
+    environment = {**os.environ, "AIORDMA_DEVICE": DEVICE, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with subprocess.Popen(
+        [*COMMAND, "program.py"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, env=environment,
+    ) as started:  # fmt: skip
+        assert started.stdout is not None
+        try:
+            assert started.stdout.readline() == b"full\n"
+            if "signal" in end:
+                started.terminate()
+            assert started.wait(FULL_PATIENCE) == status
+        finally:
+            started.kill()
+
+
+@pytest.mark.parametrize(
+    ("stream", "told"),
+    [("None", False), ("io.StringIO()", False), ("open(2, 'w', closefd=False)", True)],
+    ids=["none", "memory", "a descriptor"],
+)
+def test_a_program_with_a_standard_error_of_its_own(tmp_path: Path, stream: str, told: bool) -> None:
+    code = f"import io\nasyncio.run(main())\nsys.stderr = {stream}\nos._exit(4)\n"
+    (tmp_path / "program.py").write_text(PROGRAM + code)
+    done = run(tmp_path, "program.py")
+    assert (done.returncode, "connections of process" in done.stderr) == (4, told)
 
 
 @pytest.fixture(scope="module")
