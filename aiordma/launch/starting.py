@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..borrowed import ENABLED
 from . import hooks
-from .settings import RULES, environment
+from .settings import RULES, environment, leave_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,8 +208,12 @@ def _run_module(request: RunRequest, rules: str, words: list[str]) -> None:
 
 def _begin(rules: str, words: list[str], arguments: list[str], folder: str) -> Any:
     """Install it here, and for the programs that this one starts; returns a new module `__main__`."""
-    if "no-children" not in words:
+    if "no-children" in words:
+        leave_environment()
+    else:
         os.environ.update(environment(rules, words))
+    # This command may be under another `aiordma run`, whose options are not this one's.
+    hooks.uninstall()
     hooks.install(rules, report="report" in words, outside_tls="outside-tls" in words)
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = sys.modules["builtins"]
