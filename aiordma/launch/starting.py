@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..borrowed import ENABLED
 from . import hooks
+from .execution import execute
 from .settings import RULES, environment, leave_environment
 
 if TYPE_CHECKING:
@@ -140,12 +141,12 @@ def _execute(path: str, request: RunRequest, rules: str, words: list[str]) -> No
         )
     os.environ.update(environment(rules, words))
     try:
-        os.execv(path, [path, *request.arguments])
+        execute(path, [path, *request.arguments])
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
         # A script without a first line that names its interpreter: as shells do.
-        os.execv("/bin/sh", ["sh", path, *request.arguments])
+        execute("/bin/sh", ["sh", path, *request.arguments])
 
 
 def _isolation_of(interpreter: str | None) -> str | None:

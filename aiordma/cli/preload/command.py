@@ -7,6 +7,7 @@ import shutil
 
 import click
 
+from ...launch.execution import execute
 from ...verbs import softlib
 
 #: What shells report for a program that they cannot find.
@@ -37,7 +38,8 @@ def preload(program: str | None, arguments: tuple[str, ...]) -> None:
     if program is None:
         click.echo(library)
         return
-    if shutil.which(program) is None:
+    path = shutil.which(program)
+    if path is None:
         click.echo(f"Error: {program}: no such program", err=True)
         raise SystemExit(_NOT_FOUND)
     others = os.environ.get("LD_PRELOAD")
@@ -45,4 +47,4 @@ def preload(program: str | None, arguments: tuple[str, ...]) -> None:
     # Programs in C know the device's own variable only.
     if word := softlib.choice():
         os.environ.setdefault("SOFTDEV_DEVICE", word)
-    os.execvp(program, [program, *arguments])
+    execute(path, [program, *arguments])

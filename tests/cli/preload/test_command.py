@@ -44,6 +44,11 @@ def test_options_and_exit_status_are_the_programs() -> None:
     assert "rc_pingpong" in run("ibv_rc_pingpong", "--help").stderr.replace("ibv_", "")
 
 
+def test_a_program_ends_when_nobody_reads_what_it_writes() -> None:
+    done = run("bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}")
+    assert done.stdout.split() == ["y", "141"], done.stderr
+
+
 def test_what_was_preloaded_before_stays() -> None:
     done = run("sh", "-c", "echo $LD_PRELOAD", LD_PRELOAD="libm.so.6")
     assert done.stdout.strip().endswith("libsoftdev.so:libm.so.6")

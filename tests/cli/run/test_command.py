@@ -138,6 +138,20 @@ def test_options_and_exit_status_are_the_programs(tmp_path: Path) -> None:
     assert "no-such-program: no such program" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "first_line", ["#!/bin/bash\n", "", "#!/usr/bin/env -S bash\n"], ids=["program", "no first line", "env"]
+)
+def test_a_program_ends_when_nobody_reads_what_it_writes(tmp_path: Path, first_line: str) -> None:
+    """Python ignores SIGPIPE, and the signal at the end of a full quota; what it starts shall not."""
+    (tmp_path / "tool").write_text(f"{first_line}yes | head -1\ngrep ^SigIgn: /proc/self/status\n")
+    (tmp_path / "tool").chmod(0o755)
+    done = run(tmp_path, "./tool")
+    plain = subprocess.run(
+        ["/bin/sh", "./tool"], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, plain.stdout, "")
+
+
 def test_the_site_s_own_start_up_module_runs(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
