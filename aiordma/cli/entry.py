@@ -10,9 +10,12 @@ import contextlib
 import errno
 import os
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..launch.starting import RunRequest, planned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _FLAGS = {"--no-children", "--report", "--outside-tls", "-m", "-c"}
@@ -26,6 +29,9 @@ def request_of(words: list[str]) -> RunRequest | None:
     files: list[str] = []
     rest = iter(words)
     for word in rest:
+        if word == "--":  # what comes next is the program, whatever it looks like
+            program = next(rest, None)
+            return None if program is None else RunRequest(program, list(rest), flags, rules, files)
         if not word.startswith("-") or word == "-":
             return RunRequest(word, list(rest), flags, rules, files)
         name, equals, value = word.partition("=")
@@ -56,12 +62,19 @@ def main(**options: Any) -> None:
         plan()
     from .main import main as by_click
 
+    plans: list[Callable[[], None]] = []
     try:
-        by_click(**options)
+        by_click(obj=plans, **options)
+    except SystemExit:
+        if not plans:
+            raise
     except OSError as error:
-        if error.errno not in _NO_ROOM or sys.argv[1:2] == ["run"]:  # a program's own are its own
+        if error.errno not in _NO_ROOM:
             raise
         _end_without_room(error)
+    # Not inside click, which takes some exceptions for its own: those of a program are the program's.
+    for plan in plans:
+        plan()
 
 
 def _end_without_room(error: OSError) -> NoReturn:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ...launch.starting import RunRequest, planned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: What shells report for a program that they cannot find.
 _NOT_FOUND = 127
@@ -37,7 +42,10 @@ _FLAGS = {
 @click.option("-c", "as_code", is_flag=True, help="PROGRAM is Python code.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
 def run(
+    plans: list[Callable[[], None]] | None,
+    /,
     allow: tuple[str, ...],
     deny: tuple[str, ...],
     files: tuple[str, ...],
@@ -72,4 +80,7 @@ def run(
     if plan is None:
         click.echo(f"Error: {program}: no such program", err=True)
         raise SystemExit(_NOT_FOUND)
-    plan()
+    if plans is None:  # this command alone
+        plan()
+    else:
+        plans.append(plan)

@@ -306,6 +306,39 @@ def test_its_end_is_the_command_s(tmp_path: Path, code: str, status: int, ends_w
     assert "launch" not in by_module.stderr
 
 
+#: What click would take for its own where the program runs inside it, and what Python says and ends with.
+_CLICKS_OWN = {
+    "import signal; signal.raise_signal(signal.SIGINT)": (-2, "KeyboardInterrupt"),
+    "raise EOFError('mine')": (1, "EOFError: mine"),
+    "raise BrokenPipeError(32, 'mine')": (1, "BrokenPipeError: [Errno 32] mine"),
+    "raise OSError(28, 'mine', '/data/x')": (1, "OSError: [Errno 28] mine: '/data/x'"),
+    "raise OSError(5, 'mine')": (1, "OSError: [Errno 5] mine"),
+    "import click; raise click.ClickException('mine')": (1, "click.exceptions.ClickException: mine"),
+}
+
+
+@pytest.mark.parametrize("code", _CLICKS_OWN)
+@pytest.mark.parametrize(
+    "words",
+    [["--", "program.py"], ["--allow", "*", "--", "program.py"], ["-mc", "program"]],
+    ids=["--", "an option, --", "by click"],
+)
+def test_its_errors_are_its_own_however_it_was_started(tmp_path: Path, words: list[str], code: str) -> None:
+    status, line = _CLICKS_OWN[code]
+    (tmp_path / "program.py").write_text(code)
+    done = run(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert done.stderr.endswith(f"{line}\n")
+    assert not {"click/core.py", "launch", "During handling"} & set(done.stderr.split())
+
+
+@pytest.mark.parametrize("words", [["--"], ["-c", "--"]], ids=" ".join)
+def test_nothing_to_run(tmp_path: Path, words: list[str]) -> None:
+    done = run(tmp_path, *words)
+    assert (done.returncode, "Missing argument" in done.stderr) == (2, True)
+
+
 def test_options_in_every_spelling(tmp_path: Path) -> None:
     (tmp_path / "rules").write_text("deny out:192.0.2.0/24\n")
     (tmp_path / "program.py").write_text("import os; print(os.environ.get('AIORDMA_RUN_RULES'))")
