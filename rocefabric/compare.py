@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from . import simulate
 from .counters import Counters
 from .ecn import thresholds
-from .headroom import SMALL_BITS, headroom_cells, response_ns
+from .headroom import bits_per_cell, headroom_cells, response_ns
 from .ports import interfaces
 from .report import Section, Source, Table, Verdict
 
@@ -92,12 +92,15 @@ def _headrooms(part: Section, network: Network, rows: list[_Row]) -> None:
         part.remarks.append("No headroom was taken, or none was counted: the response times are not known.")
         return
 
+    def planned_of(row: _Row) -> int:
+        return headroom_cells(network, row.port.link.rate_gbps, row.port.link.length_m, row.cell_bytes)
+
     def left(row: _Row) -> float:
-        return row.cells / headroom_cells(network, row.port.link.rate_gbps, row.port.link.length_m)
+        return row.cells / planned_of(row)
 
     worst = max(used, key=left)
     rate, length = worst.port.link.rate_gbps, worst.port.link.length_m
-    planned = headroom_cells(network, rate, length)
+    planned = planned_of(worst)
     margin = planned / (1 + network.pfc.margin_percent / 100)
     part.check(
         "The planned headroom was enough",
@@ -106,12 +109,13 @@ def _headrooms(part: Section, network: Network, rows: list[_Row]) -> None:
         otherwise=Verdict.WARNING if worst.cells <= planned else Verdict.BROKEN,
     )
     apart = response_ns(network, rate, length, network.pfc.largest_frame) - network.pfc.response_ns
-    shown = worst.cells * SMALL_BITS / rate - apart
+    bits = bits_per_cell(worst.cell_bytes, network.pfc.largest_frame)
+    shown = worst.cells * bits / rate - apart
     part.number(
         "pfc.response_ns that this headroom shows",
         max(0.0, shown),
         "ns",
-        f"{worst.cells} cells x {SMALL_BITS} bits / {rate:g}G - {apart:.0f} ns for frames and {length:g} m; "
+        f"{worst.cells} cells x {bits:g} bits / {rate:g}G - {apart:.0f} ns for frames and {length:g} m; "
         f"the plan assumes {network.pfc.response_ns:g}",
         Source.OURS,
     )

@@ -74,7 +74,7 @@ def _buffers(network: Network, topology: Topology, name: str) -> Config:
     }
     for port in topology.ports[name]:
         rate, length = port.link.rate_gbps, port.link.length_m
-        headroom = headroom_cells(network, rate, length)
+        headroom = headroom_cells(network, rate, length, cell)
         profiles[f"pg_lossless_{_named(rate, length)}"] = {
             "pool": "ingress_lossless_pool",
             "size": str(division.guarantee * cell),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Buffers",
     "article_cells",
+    "bits_per_cell",
     "buffers",
     "cells",
     "frames_cells",
@@ -27,16 +29,28 @@ __all__ = [
     "tight_cells",
 ]
 
-#: Bits of a 64-byte frame with preamble and gap.
-SMALL_BITS = 672
+#: The smallest frame; preamble and gap of each.
+_SMALLEST, _BETWEEN = 64, 20
 #: The article's two results: Gb/s, meters, cells.
 ARTICLE_POINTS = ((100.0, 100.0, 408), (25.0, 15.0, 98))
+ARTICLE_CELL = 208
 JUMBO = 9216
 
 
 def cells(frame: int, cell_bytes: int) -> int:
     """Cells of one frame: a cell holds bytes of one frame only."""
     return -(-frame // cell_bytes)
+
+
+@functools.cache
+def bits_per_cell(cell_bytes: int, largest: int) -> float:
+    """The fewest bits on the wire in which one cell fills: of the smallest frames, or, in small cells, of
+    those that are a byte longer than whole cells.
+
+    :param largest: bytes of the largest frame.
+    """
+    frames = range(_SMALLEST, max(largest, _SMALLEST) + 1)
+    return min((frame + _BETWEEN) * 8 / cells(frame, cell_bytes) for frame in frames)
 
 
 def cable_ns(length_m: float, meters_per_us: float) -> float:
@@ -61,15 +75,21 @@ def response_ns(network: Network, rate_gbps: float, length_m: float, frame: int)
     return pfc.response_ns + wait + 2 * cable_ns(length_m, pfc.meters_per_us)
 
 
-def frames_cells(network: Network, rate_gbps: float, length_m: float, frame: int) -> float:
-    """The reading with frames, in smallest packets of one cell each."""
-    return response_ns(network, rate_gbps, length_m, frame) * rate_gbps / SMALL_BITS
+def frames_cells(
+    network: Network, rate_gbps: float, length_m: float, frame: int, cell_bytes: int = ARTICLE_CELL
+) -> float:
+    """The reading with frames, in packets that fill most cells."""
+    bits = bits_per_cell(cell_bytes, frame)
+    return response_ns(network, rate_gbps, length_m, frame) * rate_gbps / bits
 
 
-def headroom_cells(network: Network, rate_gbps: float, length_m: float) -> int:
+def headroom_cells(network: Network, rate_gbps: float, length_m: float, cell_bytes: int) -> int:
     """What the plan reserves for one port: the reading with frames and the margin, rounded up."""
-    exact = frames_cells(network, rate_gbps, length_m, network.pfc.largest_frame)
-    return math.ceil(exact * (1 + network.pfc.margin_percent / 100))
+    largest = network.pfc.largest_frame
+    exact = frames_cells(network, rate_gbps, length_m, largest, cell_bytes)
+    planned = math.ceil(exact * (1 + network.pfc.margin_percent / 100))
+    # Without a margin, the frame that crosses the threshold counts, too.
+    return max(planned, tight_cells(network, rate_gbps, length_m, cell_bytes, largest + _BETWEEN))
 
 
 def tight_cells(network: Network, rate_gbps: float, length_m: float, cell_bytes: int, ahead: int) -> int:
@@ -133,7 +153,8 @@ def buffers(network: Network, topology: Topology, name: str) -> Buffers:
     total = switch.buffer_bytes // switch.cell_bytes
     guarantee = guarantee_cells(switch)
     headroom = tuple(
-        headroom_cells(network, port.link.rate_gbps, port.link.length_m) for port in topology.ports[name]
+        headroom_cells(network, port.link.rate_gbps, port.link.length_m, switch.cell_bytes)
+        for port in topology.ports[name]
     )
     empty = Buffers(total, guarantee, headroom, 0, len(network.marking.lossless()))
     return dataclasses.replace(empty, shared=total - empty.reserved - empty.guarantees)
@@ -156,25 +177,33 @@ def _cables(part: Section, network: Network, topology: Topology) -> None:
         "What fits both is a constant of 1500 ns and two full frames: one before the pause frame, one begun "
         "by the sender. The plan uses this reading, with the margin on top."
     )
-    kinds = sorted({(cable.link.rate_gbps, cable.link.length_m) for cable in topology.cables})
+    kinds = sorted(
+        {
+            (port.link.rate_gbps, port.link.length_m, switch.cell_bytes)
+            for name, switch in topology.switches.items()
+            for port in topology.ports[name]
+        }
+    )
+    same = len({cell for *_, cell in kinds}) == 1
     rows = []
     frame, margin = network.pfc.largest_frame, network.pfc.margin_percent
-    for rate, length in kinds:
-        exact = frames_cells(network, rate, length, frame)
-        planned = headroom_cells(network, rate, length)
+    for rate, length, cell in kinds:
+        exact = frames_cells(network, rate, length, frame, cell)
+        planned = headroom_cells(network, rate, length, cell)
+        kind = f"{rate:g}G, {length:g} m" + ("" if same else f", cells of {cell} bytes")
         part.number(
-            f"Headroom of a port of {rate:g}G, {length:g} m",
+            f"Headroom of a port of {kind}",
             planned,
             "cells",
             f"({network.pfc.response_ns:g} ns + 2 x {frame + 20} bytes / rate + 2 x {length:g} m / v) x rate "
-            f"/ {SMALL_BITS} bits = {exact:.1f}, + {margin:g} %",
+            f"/ {bits_per_cell(cell, frame):g} bits = {exact:.1f}, + {margin:g} %",
             Source.FITTED,
         )
         low, high = (article_cells(rate, length, constant) for constant in sorted(constants))
-        jumbo = frames_cells(network, rate, length, JUMBO)
+        jumbo = frames_cells(network, rate, length, JUMBO, cell)
         rows.append(
             (
-                f"{rate:g}G, {length:g} m",
+                kind,
                 f"{low:.0f} to {high:.0f}",
                 f"{exact:.1f}",
                 f"{jumbo:.0f}",

@@ -139,7 +139,7 @@ def target(network: Network, topology: Topology, name: str) -> Target:
                 interface,
                 rate,
                 length,
-                headroom_cells(network, rate, length) * cell,
+                headroom_cells(network, rate, length, cell) * cell,
                 found.kmin * cell,
                 max(found.kmax, found.kmin + cells(network.frame, cell)) * cell,
                 math.ceil(100 * found.pmax),

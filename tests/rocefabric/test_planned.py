@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,10 +19,12 @@ mtu = {mtu}
 name = "tor"
 count = 2
 buffer_bytes = 65536
+cell_bytes = {cell}
 [[switches]]
 name = "spine"
 boundary = false
 buffer_bytes = 65536
+cell_bytes = {cell}
 [[hosts]]
 name = "host"
 count = {hosts}
@@ -57,15 +60,16 @@ def both_ways(
     response: int,
     seed: int,
     headroom: int | None = None,
+    cell: int = 208,
 ) -> simulate.Outcome:
     """All hosts send to one, and it to them, with little memory to share."""
     text = TWO_TIERS.format(
         mtu=mtu, hosts=hosts, rate=rate, uplink=uplink, access=lengths[0], length=lengths[1], alpha=alpha,
-        largest=mtu + 62, response=response,
+        largest=mtu + 62, response=response, cell=cell,
     )  # fmt: skip
     network = model.parse(text)
     topology = build(network)
-    needed = max(-buffers(network, topology, name).shared for name in topology.switches) * 208
+    needed = max(-buffers(network, topology, name).shared for name in topology.switches) * cell
     switches = tuple(
         dataclasses.replace(each, buffer_bytes=each.buffer_bytes + needed + 100 * 208)
         for each in network.switches
@@ -91,6 +95,7 @@ def both_ways(
     alpha=st.sampled_from([1 / 16, 1 / 4, 1]),
     response=st.integers(300, 3000),
     seed=st.integers(0, 1000),
+    cell=st.sampled_from([32, 48, 64, 80, 144, 208]),
 )
 def test_never_a_drop_with_the_planned_headroom(
     mtu: int,
@@ -101,11 +106,19 @@ def test_never_a_drop_with_the_planned_headroom(
     alpha: float,
     response: int,
     seed: int,
+    cell: int,
 ) -> None:
     """No marks, no margin, just enough memory."""
-    outcome = both_ways(mtu, hosts, rate, uplink, lengths, alpha, response, seed)
+    outcome = both_ways(mtu, hosts, rate, uplink, lengths, alpha, response, seed, cell=cell)
     assert outcome.lossless_drops == 0
     assert outcome.pauses > 0
+
+
+@pytest.mark.parametrize("cell", [32, 48, 64, 76])
+def test_small_cells_need_more_of_them(cell: int) -> None:
+    """A frame fills many; where cells are large, it is the smallest frames that fill most of them."""
+    outcome = both_ways(1024, 8, 25, 100, (3, 100), 1 / 4, 1500, 1, cell=cell)
+    assert (outcome.lossless_drops, outcome.pauses > 0) == (0, True)
 
 
 def test_a_third_of_it_is_not_enough() -> None:

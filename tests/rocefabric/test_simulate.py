@@ -109,7 +109,7 @@ def test_39_to_1_loses_nothing_with_the_planned_headroom_and_something_with_one_
     assert throughput > 0.999
     drops, _, _ = incast(planned - headroom.cells(network.frame, 208))
     assert drops > 0
-    assert headroom.headroom_cells(network, 25, 15) > planned
+    assert headroom.headroom_cells(network, 25, 15, 208) > planned
 
 
 def test_without_pauses_packets_are_lost() -> None:
