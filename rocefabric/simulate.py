@@ -288,17 +288,14 @@ def _route(running: Running, ends: _Ends, dice: random.Random, down: frozenset[i
     topology, node, last = running.topology, ends.first, ends.last
     table = topology.hops(last, down)
     found = [ends.source]
-    broken = {(topology.cables[each].a, topology.cables[each].b) for each in down}
     while node != last:
         if node not in table:
             return []
         step = dice.choice(table[node])
-        numbers = running.ports[node, step]
-        if (node, step) in broken or (step, node) in broken:
-            numbers = numbers[1:]  # of parallel cables the first one breaks
-        found.append(dice.choice(numbers))
+        # The ports of a cable have the numbers 2 n and 2 n + 1.
+        found.append(dice.choice([each for each in running.ports[node, step] if each // 2 not in down]))
         node = step
-    # Of a cable, the host's port has one of the two numbers 2 n and 2 n + 1.
+    # The last port is the switch's, at the other end of the host's cable.
     return [*found, ends.target ^ 1]
 
 
@@ -329,8 +326,7 @@ def _add_traffic(running: Running, dice: random.Random) -> None:
     for failure in sorted(traffic.failures, key=lambda each: each.at_us):
         cable = fabric[failure.cable % len(fabric)]
         down |= {cable}
-        a, b = running.topology.cables[cable].a, running.topology.cables[cable].b
-        sim.fail(int(failure.at_us * 1e6), running.ports[a, b][0])
+        sim.fail(int(failure.at_us * 1e6), 2 * cable)
         when = int((failure.at_us + failure.converge_us) * 1e6)
         for number, ends in zip(running.flows, all_ends, strict=True):
             ways = [_route(running, each, dice, down) for each in (ends, ends.back())]

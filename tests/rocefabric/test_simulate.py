@@ -261,6 +261,53 @@ def test_traffic_survives_a_broken_cable() -> None:
     assert (outcome.finished, outcome.lossless_drops) == (16, 0)
 
 
+#: Two switches with parallel cables between them, in both directions of the file, and a host at each.
+_BESIDE = """
+mtu = 1024
+[[switches]]
+name = "left"
+[[switches]]
+name = "right"
+[[hosts]]
+name = "h"
+[[hosts]]
+name = "g"
+[[links]]
+a = "h"
+b = "left"
+rate_gbps = 100
+[[links]]
+a = "g"
+b = "right"
+rate_gbps = 100
+[[links]]
+a = "left"
+b = "right"
+count = 2
+rate_gbps = 100
+[[links]]
+a = "right"
+b = "left"
+rate_gbps = 100
+"""
+
+
+@pytest.mark.parametrize("cut", [(), (0,), (1,), (2,), (0, 1), (2, 0), (1, 1), (0, 1, 2)])
+def test_each_of_parallel_cables_can_break(cut: tuple[int, ...]) -> None:
+    """Just those that are named, and what is left carries the traffic."""
+    failures = tuple(Failure(100.0 * at, cable) for at, cable in enumerate(cut, 1))
+    traffic = Traffic("cuts", (Transfer("h", "g", 10_000_000),), 8000, failures)
+    running = simulate.assemble(model.parse(_BESIDE), traffic)
+    outcome = simulate.run(running)
+    one, other = (
+        [running.sim.port(port)["down"] for port in running.ports[ends]]
+        for ends in (("left", "right"), ("right", "left"))
+    )
+    assert [at for at, down in enumerate(one) if down] == sorted(set(cut))
+    assert one == other
+    assert outcome.finished == (len(set(cut)) < 3)
+
+
 def test_a_host_that_is_not_there() -> None:
     with pytest.raises(NetworkError, match="traffic x: there is no host 'nobody'"):
         simulate.assemble(star(), Traffic("x", (Transfer("host1", "nobody"),), 10))
