@@ -121,6 +121,10 @@ class Wanted(Struct, frozen=True):
         return "rdma" if self.only_rdma else "auto"
 
 
+#: What a server measures for others: bytes of a message, round trips, seconds for an answer.
+MOST_BYTES, MOST_TRIPS, MOST_WAIT_S = 65536, 10_000, 10.0
+
+
 class PingRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """What a server is asked to measure for ``aiordma ping --mesh``."""
 
@@ -131,10 +135,20 @@ class PingRequest(Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: float
 
     def wanted(self) -> Wanted:
-        """Within the limits of what a server does for others."""
-        size, count = max(1, min(self.size, 65536)), max(1, min(self.count, 10_000))
-        timeout_s = max(0.01, min(self.timeout_s, 10.0))
-        return Wanted(self.host, self.port, "stream", size, count, min(100, count), timeout_s=timeout_s)
+        """:raises ValueError: it is more than a server does for others. (Less would be another measurement
+        than the one that was asked for.)
+        """
+        for what, given, least, most in (
+            ("bytes of a message", self.size, 1, MOST_BYTES),
+            ("round trips", self.count, 1, MOST_TRIPS),
+            ("seconds for an answer", self.timeout_s, 0.01, MOST_WAIT_S),
+        ):
+            if not least <= given <= most:
+                raise ValueError(f"it measures for others with {least:g} to {most:g} {what}, not {given:g}")
+        warm_up = min(100, self.count)
+        return Wanted(
+            self.host, self.port, "stream", self.size, self.count, warm_up, timeout_s=self.timeout_s
+        )
 
 
 class _End(Protocol):

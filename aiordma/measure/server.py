@@ -52,8 +52,12 @@ def _calls(config: Config, may_ping: bool) -> rpc.Service:
                 rpc.Code.PERMISSION_DENIED,
                 "it does not measure for others: start it as aiordma serve-diagnostics --mesh",
             )
+        try:
+            wanted = request.wanted()
+        except ValueError as error:
+            raise rpc.RpcError(rpc.Code.INVALID_ARGUMENT, str(error)) from None
         async with limiter:
-            return await measure(request.wanted())
+            return await measure(wanted)
 
     return service
 

@@ -114,6 +114,35 @@ def test_no_file(tmp_path: Path) -> None:
     assert (done.exit_code, "nothing': No such file" in done.stderr) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["-s", "65537"], "1 to 65536 bytes of a message, not 65537"),
+        (["-n", "10001"], "1 to 10000 round trips, not 10001"),
+        (["--timeout", "10.5"], "0.01 to 10 seconds for an answer, not 10.5"),
+        (["--tcp"], "--tcp is not for --mesh"),
+        (["--require-rdma"], "--require-rdma is not for --mesh"),
+        (["--warm-up", "100"], "--warm-up is not for --mesh"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_would_not_be_measured_is_refused(file: Path, words: list[str], why: str) -> None:
+    """The report would say that it was."""
+    file.write_text("127.0.0.1:1\n127.0.0.1:2\n")
+    done = run(file, *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert why in " ".join(done.stderr.split())
+
+
+def test_a_server_refuses_it_too(servers: list[str], monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    """From a client that has other limits."""
+    monkeypatch.setattr("aiordma.measure.ping.MOST_BYTES", 1 << 20)
+    file.write_text("\n".join(servers[:2]))
+    done = run(file, "-s", "65537")
+    assert (done.exit_code, f"{servers[0]} to {servers[1]} and 1 more: " in done.stderr) == (1, True)
+    assert "1 to 65536 bytes of a message, not 65537" in done.stderr
+
+
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 10])
 def test_no_host_is_twice_in_a_round(count: int) -> None:
     rounds = rounds_of(count)
