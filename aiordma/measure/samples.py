@@ -44,6 +44,9 @@ class Samples:
         self._kept.extend(seconds[self._skip :: self._stride])
         self._skip = (self._skip - len(seconds)) % self._stride
         self._is_ordered = False
+        self._thin_out()
+
+    def _thin_out(self) -> None:
         while len(self._kept) > _MOST:
             self._kept = self._kept[::2]
             self._stride *= 2
@@ -62,6 +65,7 @@ class Samples:
         self._sum += other._sum
         self._kept.extend(other._kept)
         self._is_ordered = False
+        self._thin_out()
 
     def at(self, share: float) -> float:
         """Microseconds that this share of the operations took at most; 0 without any."""

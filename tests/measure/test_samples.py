@@ -54,3 +54,17 @@ def test_those_of_several_connections_count_alike(monkeypatch: pytest.MonkeyPatc
     assert (few.count, few.at(0), few.at(1)) == (4000, 1.0, 3.0)
     assert (few.at(0.2), few.at(0.3)) == (1.0, 3.0)
     assert few.mean == pytest.approx(2.5)
+
+
+def test_the_sum_of_many_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "_MOST", 1000)
+    whole = Samples()
+    for number in range(1, 21):
+        whole.merge(of(*[number * 1e-6] * 1000))
+        assert len(whole._kept) <= 1000
+    assert (whole.count, whole.at(0), whole.at(1)) == (20_000, 1.0, 20.0)
+    assert whole.at(0.5) == pytest.approx(10, abs=1)
+    whole.add(array("d", [21e-6] * 20_000))
+    assert whole.count == 40_000
+    assert whole.at(0.75) == pytest.approx(21)
+    assert whole.at(0.25) == pytest.approx(10, abs=1)
