@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 from typing import TYPE_CHECKING
 
 import click
@@ -19,16 +21,19 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file with the modes that the user's umask leaves. Pipes and devices, such as ``/dev/stdout``,
     are written to; so is a file in a folder that takes no new one.
 
-    :raises click.ClickException: it cannot be written, because the disk is full, for example.
+    :raises click.ClickException: it cannot be written, because the disk is full, for example, or is a link
+        that another user has made.
     """
     data = content.encode() if isinstance(content, str) else content
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return
     try:
-        _replace(os.path.realpath(path), data)
+        _check_link(path)
+        is_special = path.exists() and not path.is_file()
+        if not is_special:
+            _replace(os.path.realpath(path), data)
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
+    if is_special:
+        path.write_bytes(data)
 
 
 def make_folder(path: Path) -> None:
@@ -37,6 +42,14 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.ClickException(f"cannot make {path}: {error.strerror}") from error
+
+
+def _check_link(path: Path) -> None:
+    """In a folder that all may write to, such as /tmp, it may lead anywhere."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (os.geteuid(), 0):
+            raise PermissionError(errno.EPERM, "it is another user's link")
 
 
 def _replace(path: str, data: bytes) -> None:
