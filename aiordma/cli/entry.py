@@ -61,7 +61,10 @@ def main(**options: Any) -> None:
     if plan is not None:
         plan()
     from .main import main as by_click
+    from .output import tolerate
 
+    if sys.argv[1:2] != ["run"]:
+        tolerate()
     plans: list[Callable[[], None]] = []
     try:
         by_click(obj=plans, **options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from ...config import variable_of
+from ..output import tolerate
 from .capture import capture, trace
 from .drain import drain
 from .faults import faults
@@ -52,6 +53,7 @@ def adm(context: click.Context, pid: int | None, program: str | None, everyone: 
       aiordma adm trace start                       trace calls, watch for slow polls and handlers
       aiordma adm capture -o it.pcapng --seconds 5  the messages of all links, for Wireshark
     """
+    tolerate()
     context.obj = Target(pid, program, everyone, as_json)
 
 

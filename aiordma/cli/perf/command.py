@@ -15,6 +15,7 @@ import click
 from rocefabric.whole_file import write_whole
 
 from ..arguments import Time, parse_diagnostics, with_options
+from ..output import tolerate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -159,6 +160,7 @@ def perf(peer: tuple[str, int] | None, **given: Any) -> None:
       aiordma perf server7:7118 --events --require-rdma --against none
       aiordma perf server7:7118 --json              for scripts
     """
+    tolerate()
     if given["schema"]:
         import msgspec
 

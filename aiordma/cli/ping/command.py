@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from ..arguments import DIAGNOSTICS_PORT, Time, parse_diagnostics, with_options
+from ..output import tolerate
 from .live import Live
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ _OPTIONS: list[Callable[..., Any]] = [
         help="All pairs of the hosts in FILE, which run `aiordma serve-diagnostics --mesh`.",
     ),
     click.option(
-        "--html", type=click.File("w", lazy=True), metavar="FILE", help="With --mesh: write a heat map."
+        "--html",
+        type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+        metavar="FILE",
+        help="With --mesh: write a heat map.",
     ),
     click.option("--json", "as_json", is_flag=True, help="One JSON object (aiordma-ping/2, aiordma-mesh/1)."),
     click.option("--schema", is_flag=True, help="Print the JSON schema of --json."),
@@ -109,6 +113,7 @@ def ping(peer: tuple[str, int] | None, mesh_file: Path | None, schema: bool, **g
       aiordma ping server7:7118 --json              for scripts
       aiordma ping --mesh hosts.txt --html mesh.html
     """
+    tolerate()
     # What goes wrong is in the report.
     logging.getLogger("aiordma").addHandler(logging.NullHandler())
     if schema:
@@ -277,16 +282,16 @@ def _mesh(text: str, given: dict[str, Any]) -> None:
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
     mesh = kept[0]
-    if given["html"] is not None:
-        from .heat_map import heat_map
-
-        given["html"].write(heat_map(mesh))
     if given["as_json"]:
         import msgspec
 
         click.echo(msgspec.json.encode(mesh))
     else:
         _show_mesh(mesh)
+    if given["html"] is not None:
+        from .heat_map import write
+
+        write(mesh, Path("/dev/stdout") if str(given["html"]) == "-" else given["html"])
     whole = len(mesh.pairs) == len(hosts) * (len(hosts) - 1)
     sys.exit(_LOST if not whole or any(pair.error for pair in mesh.pairs) else 0)
 

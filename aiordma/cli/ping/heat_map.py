@@ -8,10 +8,13 @@ import time
 from typing import TYPE_CHECKING
 
 from rocefabric.drawing import heat
+from rocefabric.whole_file import write_whole
 
 from ...measure.mesh import matrix, problems
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...measure.mesh import Mesh, Pair
 
 _PAGE = """<!doctype html>
@@ -33,6 +36,11 @@ Dashed: by TCP. Dark: no result. Colours from {least:.1f} (green) to {most:.1f} 
 {problems}
 </body></html>
 """
+
+
+def write(mesh: Mesh, path: Path) -> None:
+    """Write the page, whole and in UTF-8 as it says. :raises click.ClickException: it cannot be written."""
+    write_whole(path, heat_map(mesh))
 
 
 def heat_map(mesh: Mesh) -> str:

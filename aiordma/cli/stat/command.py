@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..arguments import Time, with_options
+from ..output import tolerate
 from .order import BY, SORTS, Arrangement
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def stat(**given: Any) -> None:
       aiordma stat --json --all                     for scripts
       aiordma stat --reset                          count from now on
     """
+    tolerate()
     if given["schema"]:
         _print_schema()
         return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..arguments import Time, parse_host, with_options
+from ..output import tolerate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +71,7 @@ def top(**given: Any) -> None:
       aiordma top -n 2 --json | tail -1 | jq .links rates of one second, for scripts
       aiordma top --serve 7119                      http://127.0.0.1:7119/
     """
+    tolerate()
     if given["schema"]:
         _print_schema()
         return
