@@ -58,9 +58,16 @@ static double at_most(double value, double most)
 	return value < most ? value : most;
 }
 
-static uint64_t stretch(const struct roce_rate *r, uint64_t ns)
+/* Below 0: threads read the clock before they take the lock, so that one may come with an earlier time than another
+ * before it. */
+static int64_t since(uint64_t now, uint64_t then)
 {
-	return (uint64_t)((double)ns * r->slower);
+	return (int64_t)(now - then);
+}
+
+static int64_t stretch(const struct roce_rate *r, uint64_t ns)
+{
+	return (int64_t)((double)ns * r->slower);
 }
 
 static void step(struct roce_rate *r)
@@ -84,14 +91,14 @@ static void step(struct roce_rate *r)
 static void catch_up(struct roce_rate *r, uint64_t now)
 {
 	const struct roce_rate_profile *p = r->profile;
-	const uint64_t alpha_ns = stretch(r, p->alpha_ns), step_ns = stretch(r, p->step_ns);
+	const int64_t alpha_ns = stretch(r, p->alpha_ns), step_ns = stretch(r, p->step_ns);
 
-	for (uint32_t n = 0; r->paced && now - r->alpha_at >= alpha_ns && n < STEPS_AT_ONCE; n++) {
-		r->alpha_at += alpha_ns;
+	for (uint32_t n = 0; r->paced && since(now, r->alpha_at) >= alpha_ns && n < STEPS_AT_ONCE; n++) {
+		r->alpha_at += (uint64_t)alpha_ns;
 		r->alpha *= 1 - p->gain;
 	}
-	for (uint32_t n = 0; r->paced && now - r->step_at >= step_ns && n < STEPS_AT_ONCE; n++) {
-		r->step_at += step_ns;
+	for (uint32_t n = 0; r->paced && since(now, r->step_at) >= step_ns && n < STEPS_AT_ONCE; n++) {
+		r->step_at += (uint64_t)step_ns;
 		r->time_steps++;
 		step(r);
 	}
@@ -124,13 +131,13 @@ void roce_rate_notified(struct roce_rate *r, uint64_t now)
 	if (!p)
 		return;
 	if (r->paced) {
-		if (now - r->cut_at < stretch(r, CUT_NS))
+		if (since(now, r->cut_at) < stretch(r, CUT_NS))
 			return;
 		catch_up(r, now);
 	}
 	if (!r->paced) {
-		const uint64_t passed = now - r->measured_at;
-		const double lately = passed ? (double)r->measured_bytes * 8e9 / (double)passed : 0;
+		const int64_t passed = since(now, r->measured_at);
+		const double lately = passed > 0 ? (double)r->measured_bytes * 8e9 / (double)passed : 0;
 		r->current = at_most(r->measured > lately ? r->measured : lately, p->line_bps);
 		r->alpha = 1;
 		r->next = now;
@@ -164,13 +171,13 @@ void roce_rate_sent(struct roce_rate *r, uint64_t now, uint32_t bytes)
 {
 	if (!r->profile)
 		return;
-	if (now - r->measured_at >= MEASURE_NS) {
+	if (since(now, r->measured_at) >= MEASURE_NS) {
 		r->measured = (double)r->measured_bytes * 8e9 / (double)(now - r->measured_at);
 		r->measured_at = now;
 		r->measured_bytes = 0;
 	}
 	r->measured_bytes += bytes;
-	if (now - r->lasting_at >= LASTING_NS) {
+	if (since(now, r->lasting_at) >= LASTING_NS) {
 		const double lasting = (double)r->lasting_bytes * 8e9 / (double)(now - r->lasting_at);
 		faster(r, lasting);
 		r->lasting_at = now;

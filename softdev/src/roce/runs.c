@@ -11,8 +11,9 @@ enum {
 	ENOUGH_PROVEN =
 		6 * WEIGHS_LOST, /* networks lose packets: the more packets a run has, the more often one is lost */
 };
-static const uint64_t between_trials_ns = 10000000, pause_least_ns = 1000000000, pause_most_ns = 64000000000,
-		      settled_ns = 10000000000, /* proven for so long: a later failure has another cause */
+static const uint64_t between_trials_ns = 10000000, pause_least_ns = 1000000000, pause_most_ns = 64000000000;
+/* Against times that may be in the future: threads read the clock before they come here. */
+static const int64_t settled_ns = 10000000000, /* proven for so long: a later failure has another cause */
 	lately_ns = 10000000000;
 
 /* In no particular order; a pair without users stays until another needs its place. */
@@ -74,7 +75,7 @@ enum roce_runs_use roce_runs_use(const struct roce_runs *runs, bool watched, boo
 		return watched && tries && now >= atomic_load_explicit(&runs->try_at, memory_order_relaxed) ?
 			       ROCE_RUNS_TRY :
 			       ROCE_RUNS_NONE;
-	if (!watched && now - atomic_load_explicit(&runs->arrived_at, memory_order_relaxed) > lately_ns)
+	if (!watched && (int64_t)(now - atomic_load_explicit(&runs->arrived_at, memory_order_relaxed)) > lately_ns)
 		return ROCE_RUNS_NONE;
 	return ROCE_RUNS_NEW;
 }
@@ -93,7 +94,7 @@ static void arrived(struct roce_runs *runs, uint64_t now)
 	runs->doubt = 0;
 	if (!atomic_exchange(&runs->proven, true))
 		runs->proven_at = now;
-	else if (now - runs->proven_at > settled_ns)
+	else if ((int64_t)(now - runs->proven_at) > settled_ns)
 		runs->pause_ns = 0;
 }
 

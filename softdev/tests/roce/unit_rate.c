@@ -83,7 +83,7 @@ static void pacing_is_exact(void)
     struct roce_rate_profile frozen = *rate.profile;
     uint64_t now = 1000000000;
 
-    frozen.step_ns = frozen.alpha_ns = UINT64_MAX / 2;
+    frozen.step_ns = frozen.alpha_ns = UINT64_MAX / 4;
     frozen.step_bytes = UINT64_MAX;
     rate.profile = &frozen;
     run(&rate, &now, 1000000, 10);
@@ -95,6 +95,37 @@ static void pacing_is_exact(void)
     CHECK(current < 1.5e9 && current > 1e9);
     run(&rate, &now, 1000000, 10);
     CHECK(near(run(&rate, &now, 10000000, 10), current));
+}
+
+/* Threads read the clock before they take the lock: one may come with an earlier time than another before it. */
+static void clocks_of_two_threads(void)
+{
+    struct roce_rate rate = started("sigcomm15");
+    uint64_t now = 1000000000, when;
+
+    run(&rate, &now, 1000000, 10);
+    roce_rate_notified(&rate, now);
+    const double current = rate.current, measured = rate.measured;
+    const uint64_t step_at = rate.step_at, alpha_at = rate.alpha_at;
+    roce_rate_allows(&rate, now - 1, &when);
+    CHECK(rate.paced);
+    CHECK(rate.current == current);
+    CHECK_EQ(rate.time_steps, 0);
+    CHECK_EQ(rate.step_at, step_at);
+    CHECK_EQ(rate.alpha_at, alpha_at);
+    roce_rate_notified(&rate, now - 1); /* of the same congestion */
+    CHECK(rate.current == current);
+
+    rate.measured_at = rate.lasting_at = now;
+    roce_rate_sent(&rate, now - 1, PACKET);
+    CHECK(rate.measured == measured);
+    CHECK_EQ(rate.measured_at, now);
+    CHECK_EQ(rate.lasting_at, now);
+
+    rate.paced = false;
+    rate.measured = 10e9;
+    roce_rate_notified(&rate, now - 1);
+    CHECK(near(rate.target, 10e9));
 }
 
 static void congestion_that_stays(void)
@@ -264,4 +295,5 @@ static void profiles(void)
 }
 
 TEST_MAIN(TEST(unpaced_without_congestion), TEST(cut_and_recovery), TEST(pacing_is_exact),
-          TEST(congestion_that_stays), TEST(networks_of_any_speed), TEST(profiles))
+          TEST(clocks_of_two_threads), TEST(congestion_that_stays), TEST(networks_of_any_speed),
+          TEST(profiles))

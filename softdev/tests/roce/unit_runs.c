@@ -39,6 +39,8 @@ static void proof(void)
     roce_runs_heard(runs, ROCE_HEARD_ARRIVED, now);
     CHECK_EQ(roce_runs_use(runs, true, false, now), ROCE_RUNS_NEW);
     CHECK_EQ(roce_runs_use(runs, false, false, now), ROCE_RUNS_NEW);
+    CHECK_EQ(roce_runs_use(runs, false, false, now - 1),
+             ROCE_RUNS_NEW); /* another thread heard of it meanwhile */
     /* A flow that would not notice a change of the network relies on one that does, and did lately. */
     CHECK_EQ(roce_runs_use(runs, false, false, now + 11 * second), ROCE_RUNS_NONE);
     CHECK_EQ(roce_runs_use(runs, true, false, now + 3600 * second), ROCE_RUNS_NEW);
