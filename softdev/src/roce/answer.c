@@ -436,6 +436,13 @@ bool roce_answer_next(struct roce_answer *s, struct roce_packet *out)
 	return true;
 }
 
+void roce_answer_forget(struct roce_answer *s)
+{
+	s->pending = 0;
+	for (uint32_t i = 0; i < s->max_fetches; i++)
+		s->fetches[i].pending = false;
+}
+
 void roce_answer_in_run(struct roce_answer *s)
 {
 	*(s->given ? &s->given->in_run : &s->ack_in_run) = true;

@@ -8,6 +8,7 @@
 enum {
 	FULL_NS = 200000,
 	ANSWER_BATCHES = 16, /* at a time */
+	LAST_BATCHES = 80,   /* ... if it is the last: the window of a softdev device, in the largest packets */
 	LAST_WORDS = 3,
 	HABIT = 16, /* answered messages after which an answer is expected */
 };
@@ -316,7 +317,8 @@ void soft_roce_timer(struct soft_qp *qp, struct soft_after *after)
 
 /*
  * The caller holds rq_lock. paced: READ data keeps to the rate, and other threads get the locks in between, because one
- * request from another kind of device may ask for gigabytes. Not for a queue pair that ends: it has no later turn.
+ * request from another kind of device may ask for gigabytes. Not for a queue pair that ends: it has no later turn, and what
+ * devices that know no window have asked for beyond one is dropped.
  */
 static void answer(struct soft_roce *w, bool paced)
 {
@@ -328,9 +330,12 @@ static void answer(struct soft_roce *w, bool paced)
 	enum roce_runs_use use = runs_use(w, runs, w->answer.pending, now);
 
 	while (roce_answer_waits(&w->answer) && !held) {
-		if (paced && batches++ == ANSWER_BATCHES) {
-			held = now ? now : soft_clock_ns();
-			break;
+		if (soft_unlikely(batches++ == (paced ? ANSWER_BATCHES : LAST_BATCHES))) {
+			if (paced) {
+				held = now ? now : soft_clock_ns();
+				break;
+			}
+			roce_answer_forget(&w->answer);
 		}
 		struct roce_batch *batch = soft_roce_batch();
 		if (!batch)
@@ -610,9 +615,7 @@ static void leave(struct soft_qp *qp)
 	 * A message was delivered a moment ago, and its receiver closes at once: the sender still gets an
 	 * acknowledgement. Nothing can repeat it later if it gets lost, so it is sent more than once.
 	 */
-	w->answer.pending = 0;
-	for (uint32_t i = 0; i < w->answer.max_fetches; i++)
-		w->answer.fetches[i].pending = false;
+	roce_answer_forget(&w->answer);
 	const bool received = w->answer.reliable && w->answer.msn && !w->answer.stopped;
 	for (int i = 0; i < (received ? LAST_WORDS : 1); i++) {
 		w->answer.ack_due |= received;

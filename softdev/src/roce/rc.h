@@ -193,6 +193,8 @@ void roce_answer_take(struct roce_answer *s, const struct roce_packet *p);
 bool roce_answer_next(struct roce_answer *s, struct roce_packet *out);
 /* The response just returned left behind the first of a run. */
 void roce_answer_in_run(struct roce_answer *s);
+/* The READs and atomics that wait get no answer. */
+void roce_answer_forget(struct roce_answer *s);
 static inline bool roce_answer_waits(const struct roce_answer *answer)
 {
 	return answer->pending || answer->ack_due || answer->nak_due;

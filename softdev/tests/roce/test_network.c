@@ -246,19 +246,24 @@ static void check_got_nothing(const struct stranger *s)
     CHECK(recv(s->fd, bytes, sizeof bytes, MSG_DONTWAIT) < 0);
 }
 
+static struct roce_packet read_of(const struct address *target, uint32_t psn, uint32_t length)
+{
+    return (struct roce_packet){.opcode = ROCE_READ_REQUEST,
+                                .ack_request = true,
+                                .qpn = target->qpn,
+                                .psn = psn,
+                                .addr = target->addr,
+                                .rkey = target->rkey,
+                                .length = length};
+}
+
 /* A request for all of a large region, as from another kind of device: from any port, in the name of a. */
 static void ask_for(const struct end *to, const struct address *from, uint32_t length)
 {
     const struct address target = end_address(to);
     const struct stranger s = stranger_open(from, &target, 0);
 
-    forge(&s, (struct roce_packet){.opcode = ROCE_READ_REQUEST,
-                                   .ack_request = true,
-                                   .qpn = target.qpn,
-                                   .psn = from->psn,
-                                   .addr = target.addr,
-                                   .rkey = target.rkey,
-                                   .length = length});
+    forge(&s, read_of(&target, from->psn, length));
     close(s.fd);
 }
 
@@ -291,6 +296,35 @@ static void large_reads(void)
         pair_close(&a, &large);
     }
     CHECK(between);
+}
+
+/* A peer asks for more than it has a window for, and then for what is refused: before it is, not all of it is sent, since
+ * the thread that sends it keeps all others from receiving. */
+static void large_reads_before_a_refusal(void)
+{
+    enum { LARGE = 64 << 20, READS = 4 };
+    struct end large;
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr init;
+
+    pair_open(&a, &large, &(struct end_options){.size = LARGE});
+    pair_connect(&a, &large, NULL);
+    const struct address from = end_address(&a), target = end_address(&large);
+    const struct stranger s = stranger_open(&from, &target, 0);
+    OK(ibv_query_qp(large.qp, &attr, IBV_QP_PATH_MTU, &init));
+    const uint32_t packets = LARGE / (128u << attr.path_mtu);
+    const uint64_t before = count("sent");
+
+    for (uint32_t i = 0; i < READS; i++)
+        forge(&s, read_of(&target, (from.psn + i * packets) & ROCE_24, LARGE));
+    struct roce_packet wrong = read_of(&target, (from.psn + READS * packets) & ROCE_24, 64);
+    wrong.rkey ^= 0xff;
+    forge(&s, wrong);
+    while (end_state(&large) != IBV_QPS_ERR)
+        expect_empty(large.recv_cq);
+    CHECK(count("sent") - before < READS * packets / 2);
+    close(s.fd);
+    pair_close(&a, &large);
 }
 
 /* ---- strangers at the peer's address --------------------------------------------------------------------- */
@@ -417,9 +451,9 @@ static void forged_writes(void)
 }
 
 static const struct test tests[] = {
-    TEST(counted),      TEST(congestion),  TEST(congestion_of_reads),  TEST(strangers),
-    TEST(last_words),   TEST(large_reads), TEST(forged_notifications), TEST(redirection),
-    TEST(forged_writes)};
+    TEST(counted),     TEST(congestion),   TEST(congestion_of_reads),          TEST(strangers),
+    TEST(last_words),  TEST(large_reads),  TEST(large_reads_before_a_refusal), TEST(forged_notifications),
+    TEST(redirection), TEST(forged_writes)};
 
 int main(int argc, char **argv)
 {
