@@ -153,6 +153,8 @@ static bool on_refused(struct soft_link *link, const struct soft_message *msg, s
 	if (msg->qp_type == IBV_QPT_UD) {
 		if (link->dialled)
 			soft_ud_absent(msg);
+		else if (qp)
+			soft_ud_given_back(qp, link);
 		return true;
 	}
 	if (qp && link->dialled) {

@@ -112,8 +112,12 @@ void soft_attach_give_back(struct soft_link *link, const struct soft_message *ms
 	struct soft_qp *qp = soft_qp_find(msg->src_qpn);
 
 	soft_attach_void(link, msg, err);
-	if (qp && msg->qp_type != IBV_QPT_UD)
+	if (msg->qp_type == IBV_QPT_UD) {
+		soft_shortage(err, false);
+		soft_ud_absent(msg); /* asks again after a while */
+	} else if (qp) {
 		soft_attach_refused(qp, msg, err, false, after);
+	}
 }
 
 /*
@@ -185,8 +189,12 @@ bool soft_attach_answer(struct soft_link *link, const struct soft_message *msg, 
 		soft_attach_give_back(link, msg, errno, after);
 		return true;
 	}
-	if (msg->qp_type == IBV_QPT_UD)
-		return soft_ud_attached(link, msg, fds[0], event);
+	if (msg->qp_type == IBV_QPT_UD) {
+		const int err = soft_ud_attached(link, msg, fds[0], event);
+		if (err && err != EINVAL)
+			soft_attach_give_back(link, msg, err, after);
+		return err != EINVAL;
+	}
 	errno = ENOMEM;
 	struct soft_out *out = calloc(1, sizeof(*out));
 	struct soft_seg *seg = out ? soft_memfd_map(fds[0], sizeof(*seg), PROT_READ | PROT_WRITE) : NULL;

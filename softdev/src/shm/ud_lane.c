@@ -298,16 +298,25 @@ void soft_ud_ask(void)
 	} while (n == 16);
 }
 
-/* A process that asks again has left its earlier lane: what that still holds is received. rq_lock held. */
-static void replace(struct soft_qp *qp, const struct soft_link *link, struct soft_after *after)
+/* Takes the lane from the link's peer out of the list; it has one at most. rq_lock held. */
+static struct soft_ud_in *unlist(struct soft_qp *qp, const struct soft_link *link)
 {
-	struct soft_ud_in **at = &qp->ud_in, *in, *others;
+	struct soft_ud_in **at = &qp->ud_in, *in;
 
 	while (*at && (*at)->link != link)
 		at = &(*at)->next;
-	if (!(in = *at))
+	if ((in = *at))
+		*at = in->next;
+	return in;
+}
+
+/* A process that asks again has left its earlier lane: what that still holds is received. rq_lock held. */
+static void replace(struct soft_qp *qp, const struct soft_link *link, struct soft_after *after)
+{
+	struct soft_ud_in *in = unlist(qp, link), *others;
+
+	if (!in)
 		return;
-	*at = in->next;
 	others = qp->ud_in;
 	in->next = NULL;
 	qp->ud_in = in;
@@ -371,16 +380,23 @@ bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg, stru
 	return true;
 }
 
-bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, int fd, struct soft_event *event)
+void soft_ud_given_back(struct soft_qp *qp, const struct soft_link *link)
+{
+	soft_lock(&qp->rq_lock);
+	struct soft_ud_in *in = unlist(qp, link);
+	if (in)
+		in_free(in);
+	soft_unlock(&qp->rq_lock);
+}
+
+int soft_ud_attached(struct soft_link *link, const struct soft_message *msg, int fd, struct soft_event *event)
 {
 	struct soft_seg *seg = soft_memfd_map(fd, sizeof(*seg), PROT_READ | PROT_WRITE);
 
 	if (!seg) {
-		bool foreign = errno == EINVAL;
+		const int err = errno;
 		soft_event_release(link, event);
-		if (!foreign)
-			soft_ud_absent(msg);
-		return !foreign;
+		return err;
 	}
 	soft_lock(&soft_shm.ud_lock);
 	struct soft_ud_out *out = find(msg->dst_qpn);
@@ -404,7 +420,7 @@ bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, in
 		atomic_store(&seg->detached, 1);
 		munmap(seg, sizeof(*seg));
 	}
-	return true;
+	return 0;
 }
 
 void soft_ud_absent(const struct soft_message *msg)

@@ -113,8 +113,11 @@ void soft_maps_drop(struct soft_link *link);
 /* ud_lane.c */
 void soft_ud_ask(void);
 bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg, struct soft_after *after);
-bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, int fd, struct soft_event *event);
+/* Takes the reference to the event. Returns errno; EINVAL: the peer violated the protocol. */
+int soft_ud_attached(struct soft_link *link, const struct soft_message *msg, int fd, struct soft_event *event);
 void soft_ud_absent(const struct soft_message *msg);
+/* The link's peer could not take its lane to this QP. */
+void soft_ud_given_back(struct soft_qp *qp, const struct soft_link *link);
 void soft_ud_lost(const struct soft_link *link);
 void soft_ud_close(void);
 

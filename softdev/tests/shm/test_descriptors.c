@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -170,4 +172,142 @@ static void running_connections_go_on(void)
     end_close(&end);
 }
 
-TEST_MAIN(TEST(running_connections_go_on))
+/* ---- datagrams ---------------------------------------------------------------------------------------- */
+
+enum { QKEY = 7, DATAGRAMS = 16, SLOT = 256 };
+static const uint64_t patience_ns = 20000000000; /* of a test, for another process to do something */
+
+static void open_for_datagrams(struct end *end)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
+
+    end_open(end, &(struct end_options){.type = IBV_QPT_UD, .recv_wr = DATAGRAMS, .channel = true});
+    OK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+    attr.qp_state = IBV_QPS_RTR;
+    OK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE));
+    attr.qp_state = IBV_QPS_RTS;
+    OK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+    for (uint64_t i = 0; i < DATAGRAMS; i++)
+        post_recv(end, i, i * SLOT, SLOT);
+}
+
+/* Lanes for datagrams that are mapped into this process. */
+static int lanes(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[512];
+    int n = 0;
+
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps))
+        n += strstr(line, "softdev-ud") != NULL;
+    fclose(maps);
+    return n;
+}
+
+static void send_datagram(struct end *end, struct ibv_ah *ah, uint32_t qpn)
+{
+    struct ibv_sge sge = end_sge(end, 40000, 100);
+    struct ibv_send_wr wr = {.sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_SEND,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr.ud = {ah, qpn, QKEY}},
+                       *bad;
+
+    OK(ibv_post_send(end->qp, &wr, &bad));
+    expect_wc(end->send_cq, 0, IBV_WC_SUCCESS);
+}
+
+static struct ibv_ah *route(const struct end *end, const struct address *peer)
+{
+    struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid}};
+    struct ibv_ah *ah = ibv_create_ah(end->pd, &attr);
+
+    CHECK(ah);
+    return ah;
+}
+
+/* The first datagram to a process may be lost. */
+static void send_until_told(int fd, struct end *end, struct ibv_ah *ah, uint32_t qpn)
+{
+    const uint64_t until = test_now_ns() + patience_ns;
+    char byte;
+
+    while (!readable(fd)) {
+        CHECK(test_now_ns() < until);
+        send_datagram(end, ah, qpn);
+    }
+    take(fd, &byte, 1);
+}
+
+static void take_and_tell(int fd, struct end *end)
+{
+    struct ibv_wc wc = next_wc(end->recv_cq);
+
+    CHECK_STATUS(&wc, IBV_WC_SUCCESS);
+    give(fd, "t", 1);
+}
+
+static void two_receivers(int fd, void *argument)
+{
+    struct address peer;
+    struct end ends[2];
+    char byte;
+
+    (void)argument;
+    for (int i = 0; i < 2; i++) {
+        open_for_datagrams(&ends[i]);
+        peer = exchange(fd, &ends[i]);
+    }
+    struct ibv_ah *ah = route(&ends[0], &peer);
+    take_and_tell(fd, &ends[0]);
+    send_until_told(fd, &ends[0], ah, peer.qpn);
+    take(fd, &byte, 1);
+    /* The lane that the sender could not take is dropped. */
+    for (const uint64_t until = test_now_ns() + patience_ns; lanes() != 2;)
+        CHECK(test_now_ns() < until);
+    give(fd, "d", 1);
+    take_and_tell(fd, &ends[1]);
+    take(fd, &byte, 1);
+    OK(ibv_destroy_ah(ah));
+    end_close(&ends[0]);
+    end_close(&ends[1]);
+}
+
+/* Datagrams to a queue pair are lost while there are no descriptors for a lane to it, and no longer. */
+static void datagrams_go_on(void)
+{
+    struct child child = child_start(two_receivers, NULL);
+    struct address peers[2];
+    struct rlimit limit;
+    int taken[PLACES], n = 0;
+    struct end end;
+    char byte;
+
+    open_for_datagrams(&end);
+    for (int i = 0; i < 2; i++)
+        peers[i] = exchange(child.fd, &end);
+    struct ibv_ah *ah = route(&end, &peers[0]);
+    send_until_told(child.fd, &end, ah, peers[0].qpn);
+    take_and_tell(child.fd, &end); /* there is no more to set up between the two processes */
+    CHECK(!getrlimit(RLIMIT_NOFILE, &limit));
+    CHECK(!setrlimit(RLIMIT_NOFILE, &(struct rlimit){PLACES, limit.rlim_max}));
+    while (n < PLACES && (taken[n] = fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0)
+        n++;
+    CHECK_EQ(errno, EMFILE);
+    send_datagram(&end, ah, peers[1].qpn); /* lost, as soon as there is no lane */
+    CHECK_EQ(softdev_shortage(0), EMFILE);
+    while (n)
+        close(taken[--n]);
+    CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+    give(child.fd, "d", 1);
+    take(child.fd, &byte, 1);
+    send_until_told(child.fd, &end, ah, peers[1].qpn);
+    give(child.fd, "e", 1);
+    child_join(&child);
+    OK(ibv_destroy_ah(ah));
+    end_close(&end);
+}
+
+TEST_MAIN(TEST(running_connections_go_on), TEST(datagrams_go_on))
