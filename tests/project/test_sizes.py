@@ -19,7 +19,6 @@ LONG = {
     "aiordma/proto/llc.py": 630,
     "aiordma/proto/rpc.py": 610,
     "aiordma/rpc/dispatch.py": 640,
-    "softdev/src/roce/qp.c": 640,
     "softdev/tests/roce/fuzz_receiver.c": 740,
     "softdev/tests/shm/fuzz_peer.c": 1090,
     "softdev/tests/shm/test_floods.c": 630,

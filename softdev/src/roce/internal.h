@@ -7,7 +7,7 @@
  *
  * Ports. Each process of an address has its own port, derived from the process number in its QP numbers. The first
  * process also has 4791, sends from there, and forwards packets meant for the others. If a peer proves to send from one
- * of its two ports (qp.c), answers go to that port; all other peers are addressed at 4791.
+ * of its two ports (peer.h), answers go to that port; all other peers are addressed at 4791.
  *
  * Locks. receive lock > qp.sq_lock > qp.rq_lock; sending needs only the lock that the queue pair takes anyway.
  */
@@ -242,6 +242,14 @@ extern const struct roce_answer_owner soft_roce_answer_calls;
 /* Applies the attributes of RTS. The caller holds sq_lock. */
 void soft_roce_rts(struct soft_qp *qp, bool first);
 
+/* ---- notify.c ---------------------------------------------------------------------------------- */
+
+/* A router has marked a packet of this flow: notifies its sender, at a limited rate. The caller holds one of the
+ * locks. */
+void soft_roce_notify(struct soft_roce *w);
+/* A congestion notification for this QP. */
+void soft_roce_notified(struct soft_qp *qp, const struct roce_packet *packet, const struct roce_inbound *inbound);
+
 /* ---- qp.c -------------------------------------------------------------------------------------- */
 
 /* qp.roce_due_ns has come. Takes the lock itself. */
@@ -249,8 +257,6 @@ void soft_roce_timer(struct soft_qp *qp, struct soft_after *after);
 /* A packet for this QP. Takes the locks itself. */
 void soft_roce_take(struct soft_qp *qp, const struct roce_packet *packet, const struct roce_inbound *inbound,
 		    struct soft_after *after);
-/* A congestion notification for this QP. */
-void soft_roce_notified(struct soft_qp *qp, const struct roce_packet *packet, const struct roce_inbound *inbound);
 /*
  * Call after the packets of a batch: sends answers, then requests that may continue. later: an acknowledgement may wait
  * for soft_roce_answer(). True: one does.

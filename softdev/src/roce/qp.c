@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "roce/peer.h"
 #include "roce/port.h"
 
 enum {
@@ -99,22 +100,6 @@ static void set_due(struct soft_qp *qp)
 		soft_clock_want(due);
 }
 
-static enum roce_peer peer_of(const struct soft_roce *w)
-{
-	return atomic_load_explicit(&w->peer, memory_order_relaxed);
-}
-
-static const struct roce_route *route_of(struct soft_roce *w, struct roce_route *copy)
-{
-	*copy = w->route;
-	copy->path.dst_port = atomic_load_explicit(&w->port, memory_order_relaxed);
-	if (w->source && peer_of(w) == ROCE_OTHERS) {
-		copy->source = w->source;
-		copy->path.src_port = w->source->number;
-	}
-	return copy;
-}
-
 /* Adds one packet to the batch. Returns its place in its run; -1: a local key no longer allows it. */
 static int add_request(struct soft_roce *w, struct roce_batch *batch, const struct roce_route *route,
 		       const struct roce_request *r)
@@ -159,7 +144,7 @@ static bool may_send(struct soft_roce *w, uint64_t now)
 /* NULL: no record of whether runs arrive is needed. */
 static struct roce_runs *runs_of(struct soft_roce *w)
 {
-	return w->runs[peer_of(w) == ROCE_OURS];
+	return w->runs[roce_peer_of(w) == ROCE_OURS];
 }
 
 /* What may leave in runs now. runs: of w; the next call may return a different record. tries: a trial is possible. */
@@ -249,7 +234,7 @@ static bool push(struct soft_qp *qp)
 			w->blocked_until = now + FULL_NS;
 			break;
 		}
-		route_of(w, &route);
+		roce_route_of(w, &route);
 		struct roce_runs *runs = runs_of(w);
 		const enum roce_runs_use use = runs_use(w, runs, w->ask.trip.smoothed && !w->ask.watch.on, now);
 		/*
@@ -258,7 +243,7 @@ static bool push(struct soft_qp *qp)
 		 * the kernel would split that into packets: they get the acknowledgement before, since what they have
 		 * asked is to complete before the answer that one of the requests may be.
 		 */
-		const bool together = w->route.here || peer_of(w) == ROCE_OURS;
+		const bool together = w->route.here || roce_peer_of(w) == ROCE_OURS;
 		if (!together) {
 			add_owed(w, batch, &route, use);
 			soft_roce_send(batch);
@@ -340,7 +325,7 @@ static void answer(struct soft_roce *w, bool paced)
 		struct roce_batch *batch = soft_roce_batch();
 		if (!batch)
 			break;
-		route_of(w, &route);
+		roce_route_of(w, &route);
 		while (!soft_roce_full(batch)) {
 			/* Packets waiting behind the data must not overtake it. */
 			if (w->answer.pending && paced) {
@@ -368,112 +353,6 @@ static void answer(struct soft_roce *w, bool paced)
 }
 
 /* ---- packets ---------------------------------------------------------------------------------------- */
-
-/*
- * Addresses prove nothing: every user of the peer's host sends with the same ones. What proves a sender is a packet that
- * only the peer can make, and what it shows is the port. A softdev device sends from two ports only, 4791 and the one
- * that belongs to the process of its queue pair number; from then on nothing is accepted from any other port.
- */
-static uint32_t source_of(const struct roce_inbound *in)
-{
-	return in->path.src_port + in->forwarded;
-}
-
-/* Not from where the packets that proved to be the peer's came from. Later packets may, if they prove it. */
-static bool may_be_peer(struct soft_roce *w, const struct roce_inbound *in)
-{
-	const uint32_t proven = atomic_load_explicit(&w->proven, memory_order_relaxed);
-	const uint16_t port = in->path.src_port;
-
-	/* There is no need to hand on what peers can send, or already send, to this process itself. */
-	if (in->forwarded && (w->route.here || (proven && !(proven & ROCE_FORWARDED))))
-		return false;
-	return peer_of(w) != ROCE_OURS || port == soft_roce_own_port(w->ask.qpn) ||
-	       port == atomic_load_explicit(&w->port, memory_order_relaxed);
-}
-
-static enum roce_sender sender_of(struct soft_roce *w, const struct roce_inbound *in)
-{
-	if (soft_likely(!memcmp(in->path.src, w->route.path.dst, 16) && !memcmp(in->path.dst, w->route.path.src, 16))) {
-		if (soft_likely(source_of(in) == atomic_load_explicit(&w->proven, memory_order_relaxed)))
-			return ROCE_PROVEN;
-		if (may_be_peer(w, in))
-			return ROCE_UNPROVEN;
-	}
-	atomic_fetch_add_explicit(&soft_roce_counters.wrong_peer, 1, memory_order_relaxed);
-	return ROCE_STRANGER;
-}
-
-static void learn(struct soft_roce *w, const struct roce_inbound *in)
-{
-	const uint16_t port = in->path.src_port;
-	const bool ours = port == ROCE_PORT || port == soft_roce_own_port(w->ask.qpn);
-
-	atomic_store_explicit(&w->peer, ours ? ROCE_OURS : ROCE_OTHERS, memory_order_relaxed);
-	atomic_store_explicit(&w->proven, source_of(in), memory_order_relaxed);
-	if (ours) /* other devices may change theirs, and are answered at 4791 */
-		atomic_store_explicit(&w->port, port, memory_order_relaxed);
-}
-
-/* A router has marked a packet of this flow: notifies its sender, at a limited rate. The caller holds one of the
- * locks. */
-static void notify(struct soft_roce *w)
-{
-	struct roce_batch *batch = NULL;
-	const struct roce_packet p = {
-		.opcode = ROCE_CNP_OPCODE,
-		.pkey = ROCE_PKEY,
-		.migrated = true,
-		.becn = true,
-		.qpn = w->answer.qpn,
-		.payload_length = ROCE_CNP_BYTES,
-	};
-	const uint64_t now = soft_clock_ns();
-	uint64_t before = atomic_load(&w->cnp_at);
-	struct roce_route route;
-
-	atomic_fetch_add_explicit(&soft_roce_counters.marked, 1, memory_order_relaxed);
-	if (now - before < ROCE_CNP_NS || !atomic_compare_exchange_strong(&w->cnp_at, &before, now) ||
-	    !(batch = soft_roce_batch()))
-		return;
-	route_of(w, &route);
-	route.traffic_class = soft_roce_cnp_class();
-	uint8_t *to = soft_roce_room(batch);
-	const size_t size = roce_pack_headers(&p, to);
-	memset(to + size, 0, ROCE_CNP_BYTES);
-	soft_roce_add(batch, &route, size + ROCE_CNP_BYTES);
-	soft_roce_send(batch);
-	atomic_fetch_add_explicit(&soft_roce_counters.cnps_sent, 1, memory_order_relaxed);
-}
-
-/*
- * Nothing in a notification can be checked but where it came from. A UC QP that only sends never hears anything else
- * from its peer.
- */
-static bool may_slow(struct soft_roce *w, const struct roce_inbound *in)
-{
-	const enum roce_sender sender = sender_of(w, in);
-
-	if (sender != ROCE_UNPROVEN)
-		return sender == ROCE_PROVEN;
-	if (peer_of(w) == ROCE_OURS ? in->path.src_port == atomic_load_explicit(&w->port, memory_order_relaxed) :
-				      peer_of(w) == ROCE_OTHERS || !w->ask.reliable)
-		return true;
-	atomic_fetch_add_explicit(&soft_roce_counters.wrong_peer, 1, memory_order_relaxed);
-	return false;
-}
-
-void soft_roce_notified(struct soft_qp *qp, const struct roce_packet *p, const struct roce_inbound *in)
-{
-	soft_lock(&qp->sq_lock);
-	if (qp->roce && atomic_load(&qp->number) == p->qpn && may_slow(qp->roce, in)) {
-		atomic_fetch_add_explicit(&soft_roce_counters.cnps_received, 1, memory_order_relaxed);
-		soft_lock(&qp->roce->rate_lock);
-		roce_rate_notified(&qp->roce->rate, soft_clock_ns());
-		soft_unlock(&qp->roce->rate_lock);
-	}
-	soft_unlock(&qp->sq_lock);
-}
 
 /* The caller holds sq_lock for a response, rq_lock for a request. */
 static void take(struct soft_roce *w, const struct roce_packet *p, bool response, struct soft_after *after)
@@ -510,7 +389,7 @@ static enum roce_sender take_unproven(struct soft_roce *w, const struct roce_pac
 	take(w, p, response, after);
 	if (response ? w->ask.una == una : p->psn != psn || w->answer.psn == psn)
 		return ROCE_UNPROVEN;
-	learn(w, in);
+	roce_learn(w, in);
 	return ROCE_PROVEN;
 }
 
@@ -529,13 +408,13 @@ void soft_roce_take(struct soft_qp *qp, const struct roce_packet *p, const struc
 	struct soft_roce *w = qp->roce;
 	if (w && atomic_load(&qp->number) == p->qpn && soft_receives(soft_state(qp)) &&
 	    transport == (qp->qp.qp_type == IBV_QPT_RC ? ROCE_RC : ROCE_UC)) {
-		enum roce_sender sender = sender_of(w, in);
+		enum roce_sender sender = roce_sender_of(w, in);
 		if (soft_likely(sender == ROCE_PROVEN))
 			take(w, p, response, after);
 		else if (sender == ROCE_UNPROVEN)
 			sender = take_unproven(w, p, in, response, after);
 		if (soft_unlikely((in->tos & ROCE_CE) == ROCE_CE) && p->payload_length && sender == ROCE_PROVEN)
-			notify(w);
+			soft_roce_notify(w);
 	}
 	soft_unlock(lock);
 }
