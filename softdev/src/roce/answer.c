@@ -185,6 +185,22 @@ static struct roce_fetch *keep(struct roce_answer *s)
 	return f;
 }
 
+void roce_answer_allow(struct roce_answer *s, uint32_t fetches)
+{
+	const uint32_t before = s->max_fetches;
+
+	if (fetches <= before)
+		return;
+	/* The ring grows behind the newest, so that the oldest come to its beginning. */
+	for (; s->fetch_cursor; s->fetch_cursor--) {
+		const struct roce_fetch oldest = s->fetches[0];
+		memmove(s->fetches, s->fetches + 1, (before - 1) * sizeof(oldest));
+		s->fetches[before - 1] = oldest;
+	}
+	s->fetch_cursor = before;
+	s->max_fetches = fetches;
+}
+
 static void pend(struct roce_answer *s, struct roce_fetch *f, bool repeated)
 {
 	if (f->pending)

@@ -43,7 +43,9 @@ static const struct roce_rate_profile *profile(void)
 struct soft_roce *soft_roce_make(struct soft_qp *qp, const struct ibv_qp_attr *attr, int *err)
 {
 	struct soft_roce *w = calloc(1, sizeof(*w));
-	const uint32_t fetches = attr->max_dest_rd_atomic;
+	const bool reliable = qp->qp.qp_type == IBV_QPT_RC;
+	const uint32_t fetches =
+		reliable ? soft_personality()->max_rd_atomic : 0; /* the program may allow more later */
 
 	*err = soft_roce_open();
 	if (*err) {
@@ -70,7 +72,6 @@ struct soft_roce *soft_roce_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	}
 	/* Packets are never fragmented. Both sides find the same MTU, because both look at the path between them. */
 	const uint32_t mtu = 128u << (attr->path_mtu < fits ? attr->path_mtu : fits);
-	const bool reliable = qp->qp.qp_type == IBV_QPT_RC;
 	w->qp = qp;
 	for (int ours = 0; ours < 2 && !w->route.runs; ours++)
 		w->runs[ours] = roce_runs_of(w->route.path.src, w->route.path.dst, ours);
@@ -91,8 +92,7 @@ struct soft_roce *soft_roce_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	w->ask.window = w->route.here ? w->ask.most : 0;
 	w->rate.profile = profile();
 	w->rate.line = &line;
-	w->answer.max_fetches = fetches;
-	w->answer.rnr_timer = attr->min_rnr_timer;
+	w->answer.max_fetches = reliable ? attr->max_dest_rd_atomic : 0;
 	roce_answer_start(&w->answer, attr->rq_psn & ROCE_24);
 	return w;
 }

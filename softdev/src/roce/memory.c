@@ -41,11 +41,13 @@ const struct roce_ask_owner soft_roce_ask_calls = { .scatter = scatter, .patienc
 
 static bool receive(void *owner)
 {
-	struct soft_qp *qp = ((struct soft_roce *)owner)->qp;
+	struct soft_roce *w = owner;
+	struct soft_qp *qp = w->qp;
 
 	if (qp->current || soft_rq_take(qp))
 		return true;
-	atomic_store(&qp->starved, false); /* the requester sends again */
+	w->answer.rnr_timer = qp->attr.min_rnr_timer; /* of now */
+	atomic_store(&qp->starved, false);            /* the requester sends again */
 	if (qp->qp.qp_type == IBV_QPT_RC)
 		soft_count_rnr();
 	return false;

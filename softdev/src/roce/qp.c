@@ -508,12 +508,19 @@ static void leave(struct soft_qp *qp)
 	soft_roce_discard(w);
 }
 
+static void rights_changed(struct soft_qp *qp)
+{
+	if (qp->roce->answer.reliable)
+		roce_answer_allow(&qp->roce->answer, qp->attr.max_dest_rd_atomic);
+}
+
 const struct soft_path_ops soft_roce_path = {
 	.run = run,
 	.push = push,
 	.count_acked = count_acked,
 	.flushed = flushed,
 	.may_send = soft_roce_rts,
+	.rights_changed = rights_changed,
 	.leave = leave,
 	.catch_up = soft_roce_catch_up,
 };

@@ -129,7 +129,8 @@ struct roce_delivery {
 
 /* Each returns 0 or the enum ibv_wc_status that the requester shall see. */
 struct roce_answer_owner {
-	/* Whether a receive is available for the next message (it stays available until it is delivered). */
+	/* Whether a receive is available for the next message (it stays available until it is delivered); if not, rnr_timer
+	 * says for how long. */
 	bool (*receive)(void *owner);
 	int (*place)(void *owner, uint32_t offset, const uint8_t *from, uint32_t n);
 	int (*deliver)(void *owner, const struct roce_delivery *delivery);
@@ -158,7 +159,7 @@ struct roce_fetch {
 struct roce_answer {
 	const struct roce_answer_owner *calls;
 	void *owner;
-	struct roce_fetch *fetches; /* max_fetches of them */
+	struct roce_fetch *fetches; /* a ring of max_fetches, the oldest at fetch_cursor */
 	uint32_t max_fetches, fetch_cursor;
 	bool reliable;
 	uint8_t rnr_timer;
@@ -187,6 +188,9 @@ enum { ROCE_MESSAGE_NONE, ROCE_MESSAGE_SEND, ROCE_MESSAGE_WRITE };
 
 /* The caller has zeroed all fields except calls, owner, fetches, max_fetches and the settings. */
 void roce_answer_start(struct roce_answer *s, uint32_t psn);
+/* The peer may have so many READs and atomics outstanding: there is room for them in `fetches`. Fewer than before change
+ * nothing. */
+void roce_answer_allow(struct roce_answer *s, uint32_t fetches);
 /* A request for this queue pair from its peer. */
 void roce_answer_take(struct roce_answer *s, const struct roce_packet *p);
 /* A response to send; its payload stays at packet.payload until the next call. False: none. */

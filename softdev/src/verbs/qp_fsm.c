@@ -1,6 +1,8 @@
 /*
  * The QP state machine: its transitions, and the attributes that each requires and allows (IBTA 11.2.5.2).
  */
+#include <string.h>
+
 #include "verbs/internal.h"
 
 enum {
@@ -115,6 +117,16 @@ static int address_check(struct soft_qp *qp, const struct ibv_ah_attr *ah)
 	return soft_roce_mode() != ROCE_OFF || soft_gid_is_local(ctx, &ah->grh.dgid) ? 0 : ENETUNREACH;
 }
 
+/* Of a connected queue pair: its path, and the peer's knowledge of it, are made once. */
+static bool same_way(const struct ibv_ah_attr *a, const struct ibv_ah_attr *b)
+{
+	if (a->is_global != b->is_global)
+		return false;
+	return !a->is_global ||
+	       (!memcmp(&a->grh.dgid, &b->grh.dgid, sizeof(a->grh.dgid)) && a->grh.sgid_index == b->grh.sgid_index &&
+		a->grh.traffic_class == b->grh.traffic_class);
+}
+
 static void take_values(struct soft_qp *qp, const struct ibv_qp_attr *from, int mask)
 {
 	struct ibv_qp_attr *to = &qp->attr;
@@ -184,6 +196,8 @@ static int check(struct soft_qp *qp, enum ibv_qp_state from, enum ibv_qp_state t
 	if (!t.valid || (given & t.required) != t.required || (given & ~(t.required | t.optional)))
 		return EINVAL;
 	if (!values_ok(attr, mask))
+		return EINVAL;
+	if ((mask & IBV_QP_AV) && from == IBV_QPS_SQD && !same_way(&attr->ah_attr, &qp->attr.ah_attr))
 		return EINVAL;
 	return mask & IBV_QP_AV ? address_check(qp, &attr->ah_attr) : 0;
 }

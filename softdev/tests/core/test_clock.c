@@ -93,6 +93,23 @@ static void no_receive_is_there(void)
     close_ends();
 }
 
+/* The time that it asks for may change at any time. */
+static void no_receive_is_there_for_longer(void)
+{
+    struct connect_options options = CONNECT_DEFAULTS;
+    struct ibv_qp_attr attr = {.min_rnr_timer = 0};
+
+    options.timeout = 20;
+    options.rnr_retry = 3;
+    options.min_rnr_timer = 1;
+    open_ends();
+    pair_connect(&a, &b, &options);
+    OK(ibv_modify_qp(b.qp, &attr, IBV_QP_MIN_RNR_TIMER));
+    post_send(&a, 1, 0, 8, IBV_SEND_SIGNALED);
+    CHECK(until_it_ends(IBV_WC_RNR_RETRY_EXC_ERR) >= 3 * UINT64_C(655360000));
+    close_ends();
+}
+
 static void a_receive_comes_in_time(void)
 {
     struct connect_options options = CONNECT_DEFAULTS;
@@ -152,5 +169,6 @@ static void it_never_goes_back(void)
     CHECK_EQ(softdev_clock(0), UINT64_MAX);
 }
 
-TEST_MAIN(TEST(nobody_answers), TEST(no_receive_is_there), TEST(a_receive_comes_in_time),
-          TEST(the_clock_is_given_back), TEST(the_clock_is_taken_over), TEST(it_never_goes_back))
+TEST_MAIN(TEST(nobody_answers), TEST(no_receive_is_there), TEST(no_receive_is_there_for_longer),
+          TEST(a_receive_comes_in_time), TEST(the_clock_is_given_back), TEST(the_clock_is_taken_over),
+          TEST(it_never_goes_back))

@@ -366,6 +366,30 @@ static void too_many_fetches(void)
     CHECK(two.answer.stopped);
 }
 
+/* Their number is raised while the ring does not begin at its oldest, and some wait for their answers. */
+static void more_fetches_at_a_time(void)
+{
+    enum { FEWER = 2, FIRST = 3, ALL = 6 };
+
+    quiet_pair(1024);
+    one.ask.max_fetches = QUEUE;
+    two.answer.max_fetches = FEWER;
+    for (int i = 0; i < ALL; i++)
+        post(IBV_WR_RDMA_READ, 8, READ_ONLY, RKEY);
+    for (uint32_t i = 0; i < ALL; i++) {
+        struct roce_request r = request_of(&one.ask);
+        if (i == FIRST)
+            roce_answer_allow(&two.answer, FETCHES);
+        roce_answer_take(&two.answer, &r.packet);
+        CHECK(two.answer.stopped == (i == ALL - 1));
+        if (!i)
+            CHECK_EQ(answer_of(&two.answer).psn, 100);
+    }
+    for (uint32_t i = 1; i < ALL - 1; i++)
+        CHECK_EQ(answer_of(&two.answer).psn, 100 + i);
+    CHECK_EQ(answer_of(&two.answer).opcode, ROCE_ACK);
+}
+
 /* For any input, from any sender that guesses the numbers: no access beyond what was registered, no
  * endless loop. */
 static void nonsense(void)
@@ -411,4 +435,4 @@ TEST_MAIN(TEST(timeouts_end), TEST(standing_still_is_not_waiting), TEST(refusals
           TEST(receiver_not_ready), TEST(bad_keys), TEST(gap_in_the_middle), TEST(writes_of_one_packet),
           TEST(writes_under_way_stay_whole), TEST(acknowledgements_for_half_a_window), TEST(rest_of_a_read),
           TEST(atomic_is_replayed), TEST(atomics_are_not_acknowledged), TEST(too_many_fetches),
-          TEST(nonsense))
+          TEST(more_fetches_at_a_time), TEST(nonsense))

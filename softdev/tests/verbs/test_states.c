@@ -333,6 +333,64 @@ static void drained_behind_a_long_message(void)
     end_close(&end);
 }
 
+/* Both ends allow more READs at a time than they began with. */
+static void more_reads_at_a_time(void)
+{
+    enum { FIRST = 1, MORE = 8, EACH = 1000 };
+    struct connect_options options = CONNECT_DEFAULTS;
+    struct end ends[2];
+
+    options.max_rd_atomic = FIRST;
+    pair_open(&ends[0], &ends[1], NULL);
+    pair_connect(&ends[0], &ends[1], &options);
+    for (int i = 0; i < 2; i++) {
+        struct ibv_qp_attr attr = {
+            .qp_state = IBV_QPS_SQD, .max_rd_atomic = MORE, .max_dest_rd_atomic = MORE};
+        OK(ibv_modify_qp(ends[i].qp, &attr, IBV_QP_STATE));
+        OK(ibv_modify_qp(ends[i].qp, &attr, IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC));
+        attr.qp_state = IBV_QPS_RTS;
+        OK(ibv_modify_qp(ends[i].qp, &attr, IBV_QP_STATE));
+    }
+    const struct address there = end_address(&ends[1]);
+    struct ibv_send_wr wr[MORE], *bad;
+    struct ibv_sge sge[MORE];
+    fill(ends[1].buf, MORE * EACH, 3);
+    for (uint32_t i = 0; i < MORE; i++) {
+        sge[i] = end_sge(&ends[0], i * EACH, EACH);
+        wr[i] = (struct ibv_send_wr){.wr_id = i,
+                                     .next = i + 1 < MORE ? &wr[i + 1] : NULL,
+                                     .sg_list = &sge[i],
+                                     .num_sge = 1,
+                                     .opcode = IBV_WR_RDMA_READ,
+                                     .send_flags = IBV_SEND_SIGNALED,
+                                     .wr.rdma = {there.addr + i * EACH, there.rkey}};
+    }
+    OK(ibv_post_send(ends[0].qp, wr, &bad));
+    for (uint32_t i = 0; i < MORE; i++)
+        expect_wc(ends[0].send_cq, i, IBV_WC_SUCCESS);
+    CHECK(holds(ends[0].buf, MORE * EACH, 3));
+    pair_close(&ends[0], &ends[1]);
+}
+
+/* Where its packets go does not change while a queue pair is connected. */
+static void other_ways(void)
+{
+    open_self();
+    bring_to(IBV_QPS_SQD);
+    OK(to(IBV_QPS_SQD, IBV_QP_AV));
+    struct ibv_qp_attr attr = attributes(IBV_QPS_SQD);
+    attr.ah_attr.grh.dgid.raw[15] ^= 1;
+    CHECK_EQ(ibv_modify_qp(end.qp, &attr, IBV_QP_AV), EINVAL);
+    attr = attributes(IBV_QPS_SQD);
+    attr.ah_attr.grh.traffic_class = 8;
+    CHECK_EQ(ibv_modify_qp(end.qp, &attr, IBV_QP_AV), EINVAL);
+    struct ibv_qp_init_attr init;
+    OK(ibv_query_qp(end.qp, &attr, IBV_QP_AV, &init));
+    CHECK(!memcmp(attr.ah_attr.grh.dgid.raw, self.gid.raw, 16));
+    CHECK_EQ(attr.ah_attr.grh.traffic_class, 0);
+    end_close(&end);
+}
+
 static void creation(void)
 {
     struct ibv_device_attr device;
@@ -392,4 +450,5 @@ static void inline_unasked(void)
 }
 
 TEST_MAIN(TEST(all_transitions), TEST(masks), TEST(bad_values), TEST(query), TEST(posting), TEST(drained),
-          TEST(drained_behind_a_long_message), TEST(creation), TEST(inline_unasked))
+          TEST(drained_behind_a_long_message), TEST(more_reads_at_a_time), TEST(other_ways), TEST(creation),
+          TEST(inline_unasked))
