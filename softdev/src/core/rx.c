@@ -18,7 +18,10 @@ SOFT_EXPORT uint64_t softdev_rnr(void)
 	return atomic_load_explicit(&rnr_count, memory_order_relaxed);
 }
 
-/* A class C error (IBTA 9.9.3): the requester gets a NAK, the responder's QP goes to ERR. */
+/*
+ * A class C error (IBTA 9.9.3): the requester gets a NAK, the responder's QP goes to ERR. With UC, which has no NAK, the
+ * message is lost, and both go on (class D).
+ */
 static int refuse(struct soft_qp *qp, int status, struct soft_after *after)
 {
 	static const enum ibv_event_type events[] = {
@@ -27,6 +30,8 @@ static int refuse(struct soft_qp *qp, int status, struct soft_after *after)
 		[IBV_WC_REM_OP_ERR] = IBV_EVENT_QP_FATAL,
 	};
 
+	if (qp->qp.qp_type == IBV_QPT_UC)
+		return status;
 	soft_async_push(to_ctx(qp->qp.context), events[status], &qp->qp);
 	soft_after_fail(after, qp);
 	return status;

@@ -235,7 +235,13 @@ static inline struct soft_reg *soft_reg_place(struct soft_out *out, uint32_t rke
 struct soft_reg *soft_reg_elsewhere(struct soft_out *out, uint32_t rkey);
 
 /* The message that the next record must go on with. */
-enum soft_in_message { SOFT_IN_NONE, SOFT_IN_SEND, SOFT_IN_WRITE, SOFT_IN_READ };
+enum soft_in_message {
+	SOFT_IN_NONE,
+	SOFT_IN_SEND,
+	SOFT_IN_WRITE,
+	SOFT_IN_READ,
+	SOFT_IN_LOST, /* UC: what was refused, and is not placed */
+};
 
 /* Bytes of a slab. */
 struct soft_span {

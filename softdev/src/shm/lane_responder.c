@@ -46,6 +46,28 @@ static enum take corrupt(struct soft_qp *qp, struct soft_after *after)
 	return nak(qp, IBV_WC_REM_INV_REQ_ERR);
 }
 
+/* Of an unreliable message: the record goes with it, and nothing else. */
+static enum take lose(struct soft_in *in, const struct soft_rec *rec)
+{
+	const bool last = rec->flags & SOFT_REC_LAST;
+
+	in->message = last ? SOFT_IN_NONE : SOFT_IN_LOST;
+	in->dropping = false;
+	in->acked += last;
+	return TAKEN;
+}
+
+static enum take refuse(struct soft_qp *qp, const struct soft_rec *rec, int status)
+{
+	return qp->qp.qp_type == IBV_QPT_UC ? lose(qp->in, rec) : nak(qp, status);
+}
+
+/* A record that does not go on with the last message. */
+static enum take other_message(struct soft_qp *qp, const struct soft_rec *rec, struct soft_after *after)
+{
+	return qp->in->message == SOFT_IN_LOST ? lose(qp->in, rec) : corrupt(qp, after);
+}
+
 /* ---- SEND ------------------------------------------------------------------------------------------- */
 
 static enum take not_ready(struct soft_qp *qp)
@@ -134,7 +156,7 @@ static enum take take_send(struct soft_qp *qp, const struct soft_rec *rec, const
 		in->placed = 0;
 		in->total = rec->total;
 	} else if (soft_unlikely(in->message != SOFT_IN_SEND)) {
-		return corrupt(qp, after);
+		return other_message(qp, rec, after);
 	}
 	if (soft_unlikely(rec->length > in->total - in->placed))
 		return corrupt(qp, after);
@@ -170,9 +192,9 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 		in->total = rec->total;
 		if (in->total > rec->length &&
 		    !soft_rx_remote(qp, IBV_WR_RDMA_WRITE, reth->rkey, addr, in->total, &status, after))
-			return nak(qp, status);
+			return refuse(qp, rec, status);
 	} else if (in->message != SOFT_IN_WRITE) {
-		return corrupt(qp, after);
+		return other_message(qp, rec, after);
 	}
 	if (rec->length > in->total - in->placed)
 		return corrupt(qp, after);
@@ -184,13 +206,13 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 	at = soft_rx_remote(qp, IBV_WR_RDMA_WRITE, reth->rkey, addr, rec->length, &status, after);
 	if (!at) {
 		soft_rq_put_back(qp);
-		return nak(qp, status);
+		return refuse(qp, rec, status);
 	}
 	if (soft_unlikely(!(soft_unordered && rec->length && soft_is_loose(reth->rkey) ?
 				    soft_place(qp, at, payload, rec->length) :
 				    soft_rx_copy(at, payload, rec->length)))) {
 		soft_rq_put_back(qp);
-		return nak(qp, soft_rx_missing(qp, after));
+		return refuse(qp, rec, soft_rx_missing(qp, after));
 	}
 	in->message = SOFT_IN_WRITE;
 	in->placed += rec->length;

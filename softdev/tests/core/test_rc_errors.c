@@ -112,6 +112,40 @@ static void wrong_keys_and_bounds(void)
     pair_close(&a, &b);
 }
 
+/* Of an unreliable connection, what is refused is lost, and both ends go on. */
+static void refused_without_acknowledgements(void)
+{
+    static const struct {
+        enum ibv_wr_opcode opcode;
+        uint32_t length, offset, wrong_key;
+    } cases[] = {
+        {IBV_WR_RDMA_WRITE, 8, 0, 1},
+        {IBV_WR_RDMA_WRITE_WITH_IMM, 8, 0, 0x100},
+        {IBV_WR_RDMA_WRITE, 60000, 10000, 0},
+    };
+
+    pair_open(&a, &b, &(struct end_options){.type = IBV_QPT_UC});
+    pair_connect(&a, &b, NULL);
+    of_b = end_address(&b);
+    post_recv(&b, 1, 0, 100);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct address wrong = of_b;
+        wrong.rkey ^= cases[i].wrong_key;
+        post_rdma(&a, i, cases[i].opcode, 0, cases[i].length, &wrong, cases[i].offset, IBV_SEND_SIGNALED);
+        expect_wc(a.send_cq, i, IBV_WC_SUCCESS);
+    }
+    fill(a.buf, 100, 3);
+    post_send(&a, 5, 0, 100, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 5, IBV_WC_SUCCESS);
+    expect_wc(b.recv_cq, 1, IBV_WC_SUCCESS);
+    CHECK(holds(b.buf, 100, 3));
+    CHECK(all_bytes(b.buf + 100, b.size - 100, 0));
+    CHECK_EQ(end_state(&a), IBV_QPS_RTS);
+    CHECK_EQ(end_state(&b), IBV_QPS_RTS);
+    CHECK(!readable(b.context->async_fd));
+    pair_close(&a, &b);
+}
+
 static void missing_rights_of_the_region(void)
 {
     static const struct {
@@ -440,8 +474,8 @@ static void recover(void)
     pair_close(&a, &b);
 }
 
-TEST_MAIN(TEST(receive_too_small), TEST(wrong_keys_and_bounds), TEST(missing_rights_of_the_region),
-          TEST(missing_rights_of_the_qp), TEST(other_protection_domain), TEST(deregistered),
-          TEST(misaligned_atomic), TEST(local_protection), TEST(receive_protection),
+TEST_MAIN(TEST(receive_too_small), TEST(wrong_keys_and_bounds), TEST(refused_without_acknowledgements),
+          TEST(missing_rights_of_the_region), TEST(missing_rights_of_the_qp), TEST(other_protection_domain),
+          TEST(deregistered), TEST(misaligned_atomic), TEST(local_protection), TEST(receive_protection),
           TEST(rnr_retries_run_out), TEST(rnr_waits), TEST(peer_absent), TEST(peer_late),
           TEST(flush_in_order), TEST(recover))

@@ -1,0 +1,94 @@
+/* Unreliable connections between processes: a message that fails at either end is lost, and both go on. */
+#include "tests/harness.h"
+
+#include <string.h>
+
+enum { HALF = 32768, REGION = 1 << 18, SMALL = 100, FAR = 200000 };
+
+static const struct end_options unreliable = {.type = IBV_QPT_UC, .size = REGION};
+
+/* Waits for a byte that stands behind everything before it. */
+static void last_message(int fd, struct end *end, bool sends)
+{
+    if (sends) {
+        fill(end->buf, SMALL, 5);
+        post_send(end, 9, 0, SMALL, IBV_SEND_SIGNALED);
+        expect_wc(end->send_cq, 9, IBV_WC_SUCCESS);
+    } else {
+        expect_wc(end->recv_cq, 1, IBV_WC_SUCCESS);
+        CHECK(holds(end->buf, SMALL, 5));
+        expect_empty(end->recv_cq);
+        CHECK_EQ(end_state(end), IBV_QPS_RTS);
+        CHECK(!readable(end->context->async_fd));
+    }
+    rendezvous(fd);
+}
+
+static void run(void (*sender)(int fd, struct end *end, const struct address *peer),
+                void (*receiver)(const struct end *end));
+
+static void (*sends)(int fd, struct end *end, const struct address *peer);
+
+static void sender_process(int fd, void *unused)
+{
+    struct end end;
+
+    (void)unused;
+    end_open(&end, &unreliable);
+    const struct address peer = end_meet(fd, &end);
+    sends(fd, &end, &peer);
+    last_message(fd, &end, true);
+    end_close(&end);
+}
+
+static void run(void (*sender)(int fd, struct end *end, const struct address *peer),
+                void (*receiver)(const struct end *end))
+{
+    struct end end;
+
+    sends = sender;
+    struct child child = child_start(sender_process, NULL);
+    end_open(&end, &unreliable);
+    end_meet(child.fd, &end);
+    post_recv(&end, 1, 0, SMALL);
+    last_message(child.fd, &end, false);
+    receiver(&end);
+    child_join(&child);
+    end_close(&end);
+}
+
+/* ---- keys ---------------------------------------------------------------------------------------------- */
+
+static void send_with_wrong_keys(int fd, struct end *end, const struct address *peer)
+{
+    static const struct {
+        enum ibv_wr_opcode opcode;
+        uint32_t length, offset, wrong_key;
+    } cases[] = {
+        {IBV_WR_RDMA_WRITE, 8, FAR, 1},
+        {IBV_WR_RDMA_WRITE_WITH_IMM, 8, FAR, 0x100},
+        {IBV_WR_RDMA_WRITE, 2 * HALF, FAR, 0}, /* the first pieces would fit */
+        {IBV_WR_RDMA_WRITE_WITH_IMM, 2 * HALF, FAR, 0},
+    };
+
+    (void)fd;
+    memset(end->buf, 1, end->size);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct address wrong = *peer;
+        wrong.rkey ^= cases[i].wrong_key;
+        post_rdma(end, i, cases[i].opcode, 0, cases[i].length, &wrong, cases[i].offset, IBV_SEND_SIGNALED);
+        expect_wc(end->send_cq, i, IBV_WC_SUCCESS);
+    }
+}
+
+static void nothing_was_written(const struct end *end)
+{
+    CHECK(all_bytes(end->buf + SMALL, end->size - SMALL, 0));
+}
+
+static void wrong_keys(void)
+{
+    run(send_with_wrong_keys, nothing_was_written);
+}
+
+TEST_MAIN(TEST(wrong_keys))
