@@ -68,6 +68,16 @@ static enum take other_message(struct soft_qp *qp, const struct soft_rec *rec, s
 	return qp->in->message == SOFT_IN_LOST ? lose(qp->in, rec) : corrupt(qp, after);
 }
 
+/* A message begins before the last one has ended. Of UC, its sender may have given that up, and it is lost. */
+static bool may_begin(struct soft_qp *qp)
+{
+	if (qp->qp.qp_type != IBV_QPT_UC)
+		return false;
+	qp->in->message = SOFT_IN_NONE;
+	qp->in->dropping = false;
+	return true;
+}
+
 /* ---- SEND ------------------------------------------------------------------------------------------- */
 
 static enum take not_ready(struct soft_qp *qp)
@@ -144,7 +154,7 @@ static enum take take_send(struct soft_qp *qp, const struct soft_rec *rec, const
 	struct soft_in *in = qp->in;
 
 	if (rec->flags & SOFT_REC_FIRST) {
-		if (soft_unlikely(in->message != SOFT_IN_NONE))
+		if (soft_unlikely(in->message != SOFT_IN_NONE) && !may_begin(qp))
 			return corrupt(qp, after);
 		if (soft_unlikely(receive_for(qp) == STOP))
 			return STOP;
@@ -186,7 +196,7 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 	char *at;
 
 	if (rec->flags & SOFT_REC_FIRST) {
-		if (in->message != SOFT_IN_NONE)
+		if (soft_unlikely(in->message != SOFT_IN_NONE) && !may_begin(qp))
 			return corrupt(qp, after);
 		in->placed = 0;
 		in->total = rec->total;
@@ -230,7 +240,7 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 /* The data of a direct WRITE has been written; its immediate consumes a receive. */
 static enum take take_imm(struct soft_qp *qp, const struct soft_rec *rec, struct soft_after *after)
 {
-	if (qp->in->message != SOFT_IN_NONE)
+	if (soft_unlikely(qp->in->message != SOFT_IN_NONE) && !may_begin(qp))
 		return corrupt(qp, after);
 	if (receive_for(qp) == STOP)
 		return STOP;

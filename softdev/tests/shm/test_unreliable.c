@@ -24,9 +24,6 @@ static void last_message(int fd, struct end *end, bool sends)
     rendezvous(fd);
 }
 
-static void run(void (*sender)(int fd, struct end *end, const struct address *peer),
-                void (*receiver)(const struct end *end));
-
 static void (*sends)(int fd, struct end *end, const struct address *peer);
 
 static void sender_process(int fd, void *unused)
@@ -41,7 +38,8 @@ static void sender_process(int fd, void *unused)
     end_close(&end);
 }
 
-static void run(void (*sender)(int fd, struct end *end, const struct address *peer),
+/* immediates: how many WRITEs take a receive before the last message. */
+static void run(void (*sender)(int fd, struct end *end, const struct address *peer), int immediates,
                 void (*receiver)(const struct end *end))
 {
     struct end end;
@@ -50,7 +48,10 @@ static void run(void (*sender)(int fd, struct end *end, const struct address *pe
     struct child child = child_start(sender_process, NULL);
     end_open(&end, &unreliable);
     end_meet(child.fd, &end);
-    post_recv(&end, 1, 0, SMALL);
+    for (int i = 0; i <= immediates; i++)
+        post_recv(&end, 1, 0, 2 * HALF);
+    for (int i = 0; i < immediates; i++)
+        expect_wc(end.recv_cq, 1, IBV_WC_SUCCESS);
     last_message(child.fd, &end, false);
     receiver(&end);
     child_join(&child);
@@ -83,12 +84,55 @@ static void send_with_wrong_keys(int fd, struct end *end, const struct address *
 
 static void nothing_was_written(const struct end *end)
 {
-    CHECK(all_bytes(end->buf + SMALL, end->size - SMALL, 0));
+    CHECK(all_bytes(end->buf + SMALL, REGION - SMALL, 0));
 }
 
 static void wrong_keys(void)
 {
-    run(send_with_wrong_keys, nothing_was_written);
+    run(send_with_wrong_keys, 0, nothing_was_written);
 }
 
-TEST_MAIN(TEST(wrong_keys))
+/* ---- halves -------------------------------------------------------------------------------------------- */
+
+static const enum ibv_wr_opcode halves[] = {IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE,
+                                            IBV_WR_RDMA_WRITE_WITH_IMM};
+static unsigned int which;
+
+/* The second half of the message is in memory that is no longer registered: the first is on its way when it fails. */
+static void send_half(int fd, struct end *end, const struct address *peer)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS};
+    struct ibv_mr *gone = ibv_reg_mr(end->pd, end->buf, HALF, 0);
+
+    (void)fd;
+    CHECK(gone);
+    struct ibv_sge sge[] = {end_sge(end, 0, HALF), {(uintptr_t)end->buf, HALF, gone->lkey}};
+    struct ibv_send_wr wr = {.wr_id = 3,
+                             .sg_list = sge,
+                             .num_sge = 2,
+                             .opcode = halves[which],
+                             .wr.rdma = {peer->addr + FAR - HALF, peer->rkey}},
+                       *bad;
+    OK(ibv_dereg_mr(gone));
+    OK(ibv_post_send(end->qp, &wr, &bad));
+    expect_wc(end->send_cq, 3, IBV_WC_LOC_PROT_ERR);
+    CHECK_EQ(end_state(end), IBV_QPS_SQE);
+    OK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE));
+    memset(end->buf, 4, SMALL);
+    post_rdma(end, 4, which % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM, 0, SMALL, peer,
+              REGION - SMALL, IBV_SEND_SIGNALED);
+    expect_wc(end->send_cq, 4, IBV_WC_SUCCESS);
+}
+
+static void the_next_was_written(const struct end *end)
+{
+    CHECK(all_bytes(end->buf + REGION - SMALL, SMALL, 4));
+}
+
+static void half_messages(void)
+{
+    for (which = 0; which < sizeof halves / sizeof *halves; which++)
+        run(send_half, which % 2 == 0, the_next_was_written);
+}
+
+TEST_MAIN(TEST(wrong_keys), TEST(half_messages))
