@@ -264,8 +264,9 @@ static void repeat_fetch(struct roce_answer *s, const struct roce_packet *p)
 {
 	const uint8_t opcode = fetch_opcode(p);
 
-	for (uint32_t i = 0; i < s->max_fetches; i++) {
-		struct roce_fetch *f = &s->fetches[i];
+	/* The newest first: PSNs come again. */
+	for (uint32_t i = 1; i <= s->max_fetches; i++) {
+		struct roce_fetch *f = &s->fetches[(s->fetch_cursor + s->max_fetches - i) % s->max_fetches];
 		const uint32_t n = (p->psn - f->psn) & ROCE_24;
 		const uint64_t offset = (uint64_t)n * s->mtu;
 
@@ -304,13 +305,18 @@ static void take_duplicate(struct roce_answer *s, const struct roce_packet *p, u
 
 static void take_unreliable(struct roce_answer *s, const struct roce_packet *p, uint16_t traits)
 {
+	enum { LATE = 1 << 16 }; /* so many packets behind; farther behind is what comes after a long loss */
 	const int32_t ahead = roce_psn_diff(p->psn, s->psn);
 
-	if (!(traits & (ROCE_IS_SEND | ROCE_IS_WRITE)) || ahead < 0) {
+	if (!(traits & (ROCE_IS_SEND | ROCE_IS_WRITE))) {
 		s->dropped++;
 		return;
 	}
 	if (ahead) {
+		if (ahead < 0 && ahead >= -LATE) {
+			s->dropped++;
+			return;
+		}
 		/* Packets are missing: their message is lost, and so is the rest of any message begun before the
 		 * gap. */
 		s->out_of_sequence++;

@@ -519,7 +519,10 @@ void roce_ask_timer(struct roce_ask *a, uint64_t now)
 void roce_ask_flush(struct roce_ask *a)
 {
 	a->head = a->cursor = a->tail;
-	a->una = a->next = a->high = a->posted;
+	if (a->reliable)
+		a->una = a->next = a->high = a->posted;
+	else /* the queue pair goes on */
+		a->posted = a->next;
 	a->fetch_head = a->fetch_tail;
 	a->trip.sent_at = 0;
 	a->probe = a->watch.on = false;

@@ -322,6 +322,23 @@ static void atomic_is_replayed(void)
     nothing_more();
 }
 
+/* PSNs come again. What is repeated is the newest that has had it. */
+static void atomic_is_replayed_after_all_numbers(void)
+{
+    quiet_pair(1024);
+    post(IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 0, RKEY);
+    one.ring[0].compare_add = 5;
+    struct roce_request r = request_of(&one.ask);
+    for (uint64_t before = 0; before < 15; before += 5) {
+        two.answer.psn = 100; /* there were 2^24 packets */
+        roce_answer_take(&two.answer, &r.packet);
+        CHECK_EQ(answer_of(&two.answer).original, before);
+        roce_answer_take(&two.answer, &r.packet);
+        CHECK_EQ(answer_of(&two.answer).original, before);
+    }
+    CHECK_EQ(two.memory[0], 15);
+}
+
 /* A SEND is repeated after the responder has carried out an atomic behind it, whose response may be lost:
  * the acknowledgement covers only the SEND. */
 static void atomics_are_not_acknowledged(void)
@@ -390,6 +407,55 @@ static void more_fetches_at_a_time(void)
     CHECK_EQ(answer_of(&two.answer).opcode, ROCE_ACK);
 }
 
+/* ---- without acknowledgements -------------------------------------------------------------------------- */
+
+static void quiet_pair_of_unreliable(void)
+{
+    side_open(&one, &two, false, 1024, 100, 200);
+    side_open(&two, &one, false, 1024, 200, 100);
+}
+
+/* However many packets were lost, the next message arrives; only what is a little late is dropped. */
+static void long_losses(void)
+{
+    static const int32_t lost[] = {
+        0, 1, 1 << 16, (1 << 23) - 1, 1 << 23, (1 << 23) + 1, (1 << 24) - (1 << 17)};
+    const struct roce_packet write = {.opcode = ROCE_UC | ROCE_WRITE_ONLY,
+                                      .rkey = RKEY,
+                                      .payload = one.buffer[0],
+                                      .length = 4,
+                                      .payload_length = 4};
+
+    for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) {
+        quiet_pair_of_unreliable();
+        struct roce_packet p = write;
+        p.psn = (100 + (uint32_t)lost[i]) & ROCE_24;
+        roce_answer_take(&two.answer, &p);
+        CHECK_EQ(two.answer.msn, 1);
+        CHECK_EQ(two.answer.psn, (p.psn + 1) & ROCE_24);
+        p.psn = (p.psn - 1000) & ROCE_24;
+        roce_answer_take(&two.answer, &p);
+        CHECK_EQ(two.answer.msn, 1);
+        CHECK_EQ(two.answer.dropped, 1);
+    }
+}
+
+/* What was never sent takes no numbers: the peer does not look for it. */
+static void numbers_after_a_flush(void)
+{
+    quiet_pair_of_unreliable();
+    post(IBV_WR_RDMA_WRITE, 5000, 0, RKEY);
+    post(IBV_WR_RDMA_WRITE, 5000, 0, RKEY);
+    CHECK_EQ(request_of(&one.ask).packet.psn, 100);
+    roce_ask_flush(&one.ask);
+    one.ask.status = 0;
+    post(IBV_WR_RDMA_WRITE, 8, 0, RKEY);
+    const struct roce_request r = request_of(&one.ask);
+    CHECK_EQ(r.packet.psn, 101);
+    CHECK_EQ(r.offset, 0);
+    CHECK_EQ(one.ask.head, one.ask.tail);
+}
+
 /* For any input, from any sender that guesses the numbers: no access beyond what was registered, no
  * endless loop. */
 static void nonsense(void)
@@ -434,5 +500,6 @@ static void nonsense(void)
 TEST_MAIN(TEST(timeouts_end), TEST(standing_still_is_not_waiting), TEST(refusals_are_signs_of_life),
           TEST(receiver_not_ready), TEST(bad_keys), TEST(gap_in_the_middle), TEST(writes_of_one_packet),
           TEST(writes_under_way_stay_whole), TEST(acknowledgements_for_half_a_window), TEST(rest_of_a_read),
-          TEST(atomic_is_replayed), TEST(atomics_are_not_acknowledged), TEST(too_many_fetches),
+          TEST(atomic_is_replayed), TEST(atomic_is_replayed_after_all_numbers), TEST(long_losses),
+          TEST(numbers_after_a_flush), TEST(atomics_are_not_acknowledged), TEST(too_many_fetches),
           TEST(more_fetches_at_a_time), TEST(nonsense))
