@@ -485,6 +485,16 @@ void soft_roce_join(struct soft_qp *qp, struct soft_roce *roce)
 	atomic_fetch_add(&soft_pollers, 1);
 }
 
+/* Acknowledgements of what was delivered leave all the same, and so does the refusal that has ended it. */
+static void stop_answers(struct soft_qp *qp)
+{
+	struct soft_roce *w = qp->roce;
+
+	roce_answer_forget(&w->answer);
+	w->answer.nak_due &= w->answer.stopped;
+	atomic_store(&w->answers_until, 0);
+}
+
 /* The caller holds both locks. */
 static void leave(struct soft_qp *qp)
 {
@@ -510,7 +520,7 @@ static void leave(struct soft_qp *qp)
 
 static void rights_changed(struct soft_qp *qp)
 {
-	if (qp->roce->answer.reliable)
+	if (qp->roce && qp->roce->answer.reliable)
 		roce_answer_allow(&qp->roce->answer, qp->attr.max_dest_rd_atomic);
 }
 
@@ -520,6 +530,7 @@ const struct soft_path_ops soft_roce_path = {
 	.count_acked = count_acked,
 	.flushed = flushed,
 	.may_send = soft_roce_rts,
+	.close = stop_answers,
 	.rights_changed = rights_changed,
 	.leave = leave,
 	.catch_up = soft_roce_catch_up,

@@ -327,6 +327,40 @@ static void large_reads_before_a_refusal(void)
     pair_close(&a, &large);
 }
 
+/* A queue pair that its program has moved to ERR is silent, also where it was in the middle of an answer. */
+static void large_reads_of_who_is_in_error(void)
+{
+    enum { LARGE = 64 << 20, PACKETS = LARGE / 1024 };
+    bool between = false;
+
+    /* As above. */
+    for (int attempt = 0; attempt < 20 && !between; attempt++) {
+        struct end large;
+
+        pair_open(&a, &large, &(struct end_options){.size = LARGE});
+        pair_connect(&a, &large, NULL);
+        const struct address from = end_address(&a), target = end_address(&large);
+        const struct stranger s = stranger_open(&from, &target, 0);
+        const uint64_t before = count("sent");
+
+        forge(&s, read_of(&target, from.psn, LARGE));
+        while (count("sent") == before)
+            expect_empty(large.recv_cq);
+        end_to_error(&large);
+        const uint64_t then = count("sent");
+        between = then - before < PACKETS;
+        for (int i = 0; i < 3; i++) {
+            forge(&s, read_of(&target, from.psn, LARGE)); /* any packet would do */
+            handled(&s);
+        }
+        if (between)
+            CHECK_EQ(count("sent"), then);
+        close(s.fd);
+        pair_close(&a, &large);
+    }
+    CHECK(between);
+}
+
 /* ---- strangers at the peer's address --------------------------------------------------------------------- */
 
 /* Of each kind that needs no knowledge but the queue pair's number, and with PSNs far from the expected one. */
@@ -450,10 +484,17 @@ static void forged_writes(void)
     pair_close(&a, &b);
 }
 
-static const struct test tests[] = {
-    TEST(counted),     TEST(congestion),   TEST(congestion_of_reads),          TEST(strangers),
-    TEST(last_words),  TEST(large_reads),  TEST(large_reads_before_a_refusal), TEST(forged_notifications),
-    TEST(redirection), TEST(forged_writes)};
+static const struct test tests[] = {TEST(counted),
+                                    TEST(congestion),
+                                    TEST(congestion_of_reads),
+                                    TEST(strangers),
+                                    TEST(last_words),
+                                    TEST(large_reads),
+                                    TEST(large_reads_before_a_refusal),
+                                    TEST(large_reads_of_who_is_in_error),
+                                    TEST(forged_notifications),
+                                    TEST(redirection),
+                                    TEST(forged_writes)};
 
 int main(int argc, char **argv)
 {
