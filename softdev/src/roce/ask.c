@@ -213,7 +213,21 @@ void roce_ask_unsent(struct roce_ask *a, const struct roce_request *request)
 		a->head = a->cursor = request->index;
 		return;
 	}
-	go_to(a, sequence);
+	if (sequence < a->next) /* else its message was cut off meanwhile */
+		go_to(a, sequence);
+}
+
+void roce_ask_cut(struct roce_ask *a, const struct roce_request *request)
+{
+	const uint64_t first = roce_at(a, request->index)->first;
+
+	roce_ask_unsent(a, request);
+	a->tail = request->index;
+	if (!a->reliable)
+		return;
+	/* `high` stays: an acknowledgement of the message's beginning is one of those before it. */
+	go_to(a, a->una > first ? a->una : first);
+	a->probe = a->una < a->next; /* the last of them asked for no acknowledgement, perhaps */
 }
 
 /* ---- runs (runs.h) ------------------------------------------------------------------------------ */

@@ -114,6 +114,14 @@ static int add_request(struct soft_roce *w, struct roce_batch *batch, const stru
 	return (int)soft_roce_add(batch, route, size + n + pad);
 }
 
+/* The region was deregistered while its bytes were being sent. The work requests before it complete first. */
+static void forsake(struct soft_roce *w, const struct roce_request *r)
+{
+	w->wqes[r->index & w->ask.mask]->status = IBV_WC_LOC_PROT_ERR;
+	roce_ask_cut(&w->ask, r);
+	w->qp->wait = SOFT_WAIT_ERROR;
+}
+
 /* 0: the rate allows one more packet; otherwise the time at which it does. */
 static uint64_t held_until(struct soft_roce *w, uint64_t now)
 {
@@ -257,10 +265,8 @@ static bool push(struct soft_qp *qp)
 				     (!requests[n].again && (use == ROCE_RUNS_NEW || (use == ROCE_RUNS_TRY && !end)));
 			const int place = add_request(w, batch, &route, &requests[n]);
 			if (soft_unlikely(place < 0)) {
-				/* The region was deregistered while its bytes were being sent. */
-				w->ask.status = IBV_WC_LOC_PROT_ERR;
-				more = false;
-				break;
+				forsake(w, &requests[n]);
+				continue;
 			}
 			count_sent(w, now, requests[n].packet.payload_length);
 			if (place == 1 && !end)

@@ -107,6 +107,9 @@ static inline bool roce_ask_waits(const struct roce_ask *ask)
 bool roce_ask_next(struct roce_ask *ask, uint64_t now, struct roce_request *out);
 /* The packet just returned could not be sent: the next call returns it again. */
 void roce_ask_unsent(struct roce_ask *ask, const struct roce_request *request);
+/* The packet just returned can never be sent: neither can the rest of its message, nor those behind it. The messages before
+ * it go on. Until the flush, none may be posted. */
+void roce_ask_cut(struct roce_ask *ask, const struct roce_request *request);
 /* Packets first to last left for the first time, behind the first of a run: watch whether they arrive. */
 void roce_ask_watch(struct roce_ask *ask, const struct roce_request *first, const struct roce_request *last);
 /* A response to this queue pair from its peer. */

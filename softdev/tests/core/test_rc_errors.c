@@ -292,6 +292,52 @@ static void local_protection(void)
 }
 
 /* A bad key in a receive: the receiver gets a local error, the sender a remote operation error. */
+/* The memory of the second of two long messages goes away while the first is on its way. */
+static bool blames_the_second(void)
+{
+    enum { LENGTH = 6 << 20 };
+    struct ibv_wc wc;
+
+    pair_open(&a, &b, &(struct end_options){.size = 2 * LENGTH});
+    pair_connect(&a, &b, NULL);
+    of_b = end_address(&b);
+    struct ibv_mr *gone = ibv_reg_mr(a.pd, a.buf + LENGTH, LENGTH, 0);
+    CHECK(gone);
+    struct ibv_sge sge[] = {end_sge(&a, 0, LENGTH), {(uintptr_t)a.buf + LENGTH, LENGTH, gone->lkey}};
+    struct ibv_send_wr wr[3] = {{0}}, *bad;
+    for (uint64_t i = 0; i < 3; i++)
+        wr[i] = (struct ibv_send_wr){.wr_id = i,
+                                     .next = i < 2 ? &wr[i + 1] : NULL,
+                                     .sg_list = &sge[i % 2],
+                                     .num_sge = 1,
+                                     .opcode = IBV_WR_RDMA_WRITE,
+                                     .send_flags = IBV_SEND_SIGNALED,
+                                     .wr.rdma = {of_b.addr + i % 2 * LENGTH, of_b.rkey}};
+    fill(a.buf, LENGTH, 3);
+    OK(ibv_post_send(a.qp, wr, &bad));
+    OK(ibv_dereg_mr(gone));
+    expect_wc(a.send_cq, 0, IBV_WC_SUCCESS);
+    CHECK(holds(b.buf, LENGTH, 3));
+    wc = next_wc(a.send_cq);
+    CHECK_EQ(wc.wr_id, 1);
+    const bool failed = wc.status != IBV_WC_SUCCESS;
+    if (failed) {
+        CHECK_STATUS(&wc, IBV_WC_LOC_PROT_ERR);
+        CHECK_EQ(end_state(&a), IBV_QPS_ERR);
+    }
+    expect_wc(a.send_cq, 2, failed ? IBV_WC_WR_FLUSH_ERR : IBV_WC_SUCCESS);
+    pair_close(&a, &b);
+    return failed;
+}
+
+static void protection_of_the_second(void)
+{
+    int attempts = 0;
+
+    while (!blames_the_second()) /* all of it was sent before */
+        CHECK(++attempts < 50);
+}
+
 static void receive_protection(void)
 {
     open_pair(NULL);
@@ -476,6 +522,6 @@ static void recover(void)
 
 TEST_MAIN(TEST(receive_too_small), TEST(wrong_keys_and_bounds), TEST(refused_without_acknowledgements),
           TEST(missing_rights_of_the_region), TEST(missing_rights_of_the_qp), TEST(other_protection_domain),
-          TEST(deregistered), TEST(misaligned_atomic), TEST(local_protection), TEST(receive_protection),
-          TEST(rnr_retries_run_out), TEST(rnr_waits), TEST(peer_absent), TEST(peer_late),
-          TEST(flush_in_order), TEST(recover))
+          TEST(deregistered), TEST(misaligned_atomic), TEST(local_protection), TEST(protection_of_the_second),
+          TEST(receive_protection), TEST(rnr_retries_run_out), TEST(rnr_waits), TEST(peer_absent),
+          TEST(peer_late), TEST(flush_in_order), TEST(recover))

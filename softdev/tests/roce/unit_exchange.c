@@ -15,6 +15,12 @@ static void quiet_pair(uint32_t mtu)
     one.ask.rnr_retry = one.ask.rnr_retries = 2;
 }
 
+static void quiet_pair_of_unreliable(void)
+{
+    side_open(&one, &two, false, 1024, 100, 200);
+    side_open(&two, &one, false, 1024, 200, 100);
+}
+
 static struct roce_request request_of(struct roce_ask *ask)
 {
     struct roce_request r;
@@ -305,6 +311,76 @@ static void rest_of_a_read(void)
     CHECK(holds(one.buffer[0], 1000, 9));
 }
 
+/* The memory of the second message goes away while it is being sent. The first completes, by whatever acknowledgement. */
+static void cut_off(void)
+{
+    enum { LENGTH = 2500, SENT = 5 };
+    static const uint8_t data[1024];
+
+    for (uint32_t acknowledged = 2; acknowledged < SENT; acknowledged++) {
+        struct roce_request r;
+
+        quiet_pair(1024);
+        for (int i = 0; i < 3; i++)
+            post(IBV_WR_RDMA_WRITE, LENGTH, 0, RKEY);
+        for (uint32_t i = 0; i < SENT; i++)
+            CHECK_EQ(request_of(&one.ask).packet.psn, 100 + i);
+        r = request_of(&one.ask);
+        CHECK_EQ(r.index, 1);
+        roce_ask_cut(&one.ask, &r);
+        CHECK_EQ(one.ask.tail, 1);
+        /* Nothing has asked for an acknowledgement yet: the last packet before does. */
+        r = request_of(&one.ask);
+        CHECK_EQ(r.packet.psn, 102);
+        CHECK(r.packet.ack_request);
+        CHECK(!roce_ask_next(&one.ask, now, &r));
+        /* Where the packets are lost, only they are repeated. */
+        say_again(1);
+        CHECK_EQ(request_of(&one.ask).packet.psn, 101);
+        CHECK_EQ(request_of(&one.ask).packet.psn, 102);
+        CHECK(!roce_ask_next(&one.ask, now, &r));
+        for (uint32_t i = 0; i <= acknowledged; i++) {
+            static const uint8_t opcodes[] = {ROCE_WRITE_FIRST, ROCE_WRITE_MIDDLE, ROCE_WRITE_LAST};
+            const struct roce_packet p = {.opcode = opcodes[i % 3],
+                                          .psn = 100 + i,
+                                          .rkey = RKEY,
+                                          .length = LENGTH,
+                                          .ack_request = i == acknowledged,
+                                          .payload = data,
+                                          .payload_length = i % 3 == 2 ? LENGTH % 1024 : 1024};
+            roce_answer_take(&two.answer, &p);
+        }
+        const struct roce_packet p = answer_of(&two.answer);
+        CHECK_EQ(p.psn, 100 + acknowledged);
+        roce_ask_take(&one.ask, &p, now);
+        CHECK_EQ(one.ask.head, 1);
+        CHECK(!roce_ask_waits(&one.ask));
+        CHECK_EQ(roce_ask_due(&one.ask), 0);
+        nothing_more();
+    }
+}
+
+static void cut_off_without_acknowledgements(void)
+{
+    struct roce_request sent, r;
+
+    quiet_pair_of_unreliable();
+    for (int i = 0; i < 3; i++)
+        post(IBV_WR_RDMA_WRITE, 2500, 0, RKEY);
+    for (uint32_t i = 0; i < 4; i++)
+        sent = request_of(&one.ask);
+    r = request_of(&one.ask);
+    roce_ask_cut(&one.ask, &r);
+    CHECK_EQ(one.ask.head, 1);
+    CHECK(!roce_ask_waits(&one.ask));
+    roce_ask_unsent(&one.ask, &sent); /* the socket was full */
+    CHECK(!roce_ask_waits(&one.ask));
+    roce_ask_flush(&one.ask);
+    one.ask.status = 0;
+    post(IBV_WR_RDMA_WRITE, 8, 0, RKEY);
+    CHECK_EQ(request_of(&one.ask).packet.psn, sent.packet.psn);
+}
+
 static void atomic_is_replayed(void)
 {
     quiet_pair(1024);
@@ -409,12 +485,6 @@ static void more_fetches_at_a_time(void)
 
 /* ---- without acknowledgements -------------------------------------------------------------------------- */
 
-static void quiet_pair_of_unreliable(void)
-{
-    side_open(&one, &two, false, 1024, 100, 200);
-    side_open(&two, &one, false, 1024, 200, 100);
-}
-
 /* However many packets were lost, the next message arrives; only what is a little late is dropped. */
 static void long_losses(void)
 {
@@ -500,6 +570,7 @@ static void nonsense(void)
 TEST_MAIN(TEST(timeouts_end), TEST(standing_still_is_not_waiting), TEST(refusals_are_signs_of_life),
           TEST(receiver_not_ready), TEST(bad_keys), TEST(gap_in_the_middle), TEST(writes_of_one_packet),
           TEST(writes_under_way_stay_whole), TEST(acknowledgements_for_half_a_window), TEST(rest_of_a_read),
-          TEST(atomic_is_replayed), TEST(atomic_is_replayed_after_all_numbers), TEST(long_losses),
-          TEST(numbers_after_a_flush), TEST(atomics_are_not_acknowledged), TEST(too_many_fetches),
-          TEST(more_fetches_at_a_time), TEST(nonsense))
+          TEST(cut_off), TEST(cut_off_without_acknowledgements), TEST(atomic_is_replayed),
+          TEST(atomic_is_replayed_after_all_numbers), TEST(long_losses), TEST(numbers_after_a_flush),
+          TEST(atomics_are_not_acknowledged), TEST(too_many_fetches), TEST(more_fetches_at_a_time),
+          TEST(nonsense))
