@@ -376,7 +376,13 @@ static int hear(struct cm_id *id)
 	id->step = CM_LISTENING;
 	const struct cm_port port = cm_port_for(id, address, gid, true);
 	int err = cm_bus_bind_port(&port, &id->listen);
-	return err ? err : cm_watch_name(&id->listen) ? 0 : errno;
+	if (!err && !cm_watch_name(&id->listen))
+		err = errno;
+	if (err) { /* it may try again */
+		cm_bus_release(&id->listen);
+		id->step = CM_BOUND;
+	}
+	return err;
 }
 
 int soft_rdma_listen(struct rdma_cm_id *rdma_id, int backlog)

@@ -3,9 +3,11 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -281,5 +283,67 @@ static void requests_of_one_family(void)
     rdma_destroy_event_channel(channel);
 }
 
+static struct rdma_cm_id *bound(struct rdma_event_channel *channel, struct sockaddr_in *where)
+{
+    struct rdma_cm_id *id;
+
+    *where = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    OK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+    OK(rdma_bind_addr(id, (struct sockaddr *)where));
+    where->sin_port = rdma_get_src_port(id);
+    return id;
+}
+
+/* A listener that could not listen for want of descriptors does not listen; later it may. */
+static void listens_later(void)
+{
+    enum { PLACES = 256 };
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_conn_param param = {.qp_num = 77};
+    struct sockaddr_in here, other;
+    struct rdma_cm_event *event;
+    struct rdma_cm_id *id, *client;
+    struct rlimit limit;
+    int taken[PLACES], n = 0;
+
+    CHECK(channel);
+    struct rdma_cm_id *first =
+        bound(channel, &other); /* from here on there is nothing more to open but for listeners */
+    OK(rdma_listen(first, 1));
+    id = bound(channel, &here);
+    CHECK(!getrlimit(RLIMIT_NOFILE, &limit));
+    CHECK(!setrlimit(RLIMIT_NOFILE, &(struct rlimit){PLACES, limit.rlim_max}));
+    while (n < PLACES && (taken[n] = fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0)
+        n++;
+    CHECK_EQ(errno, EMFILE);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(rdma_listen(id, 8), -1);
+        CHECK_EQ(errno, EMFILE);
+    }
+    while (n)
+        close(taken[--n]);
+    CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+    OK(rdma_listen(id, 8));
+
+    OK(rdma_create_id(NULL, &client, NULL, RDMA_PS_TCP));
+    OK(rdma_resolve_addr(client, NULL, (struct sockaddr *)&here, 10000));
+    OK(rdma_resolve_route(client, 10000));
+    OK(rdma_migrate_id(client, channel));
+    OK(rdma_connect(client, &param));
+    OK(rdma_get_cm_event(channel, &event));
+    CHECK_EQ(event->event, RDMA_CM_EVENT_CONNECT_REQUEST);
+    CHECK(event->listen_id == id);
+    struct rdma_cm_id *asked = event->id;
+    OK(rdma_ack_cm_event(event));
+    OK(rdma_destroy_id(asked));
+    OK(rdma_get_cm_event(channel, &event));
+    OK(rdma_ack_cm_event(event));
+    OK(rdma_destroy_id(client));
+    OK(rdma_destroy_id(id));
+    OK(rdma_destroy_id(first));
+    rdma_destroy_event_channel(channel);
+}
+
 TEST_MAIN(TEST(exit_disconnects), TEST(requests_of_one_family), TEST(any_address_of_one_family),
-          TEST(addresses_as_given), TEST(no_address_to_bind), TEST(loopback_is_no_device), TEST(rnr_timer))
+          TEST(addresses_as_given), TEST(no_address_to_bind), TEST(loopback_is_no_device), TEST(rnr_timer),
+          TEST(listens_later))
