@@ -326,7 +326,7 @@ static int find_route(struct cm_id *id)
 			return err;
 		id->mtu = soft_roce_mtu_to(ctx, &ah);
 		if (!id->mtu)
-			return ENETUNREACH;
+			return errno;
 	} else if (id->peer.net) {
 		return ENETUNREACH; /* RoCE is switched off */
 	}

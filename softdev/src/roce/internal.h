@@ -101,7 +101,7 @@ static inline bool soft_roce_is_ours(uint16_t port)
 void soft_roce_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_t qpn, struct roce_route *route);
 /* Answers arrive at the port that it sends from, so polls check that port from now on. */
 void soft_roce_heat(const struct roce_route *route);
-/* The largest path MTU whose packets fit the path to that address; 0: no route. */
+/* The largest path MTU whose packets fit the path to that address; 0 with errno: no route. */
 enum ibv_mtu soft_roce_mtu(const struct roce_route *route);
 /* How many packets with this payload size fit a receive buffer of our size. */
 uint32_t soft_roce_buffered(const struct roce_route *route, uint32_t mtu);

@@ -66,8 +66,8 @@ struct soft_roce *soft_roce_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	soft_roce_route(to_ctx(qp->qp.context), &attr->ah_attr, attr->dest_qp_num, &w->route);
 	const enum ibv_mtu fits = soft_roce_mtu(&w->route);
 	if (!fits) {
+		*err = errno;
 		roce_free(w);
-		*err = ENETUNREACH;
 		return NULL;
 	}
 	/* Packets are never fragmented. Both sides find the same MTU, because both look at the path between them. */

@@ -68,7 +68,7 @@ int soft_mad_knock(struct soft_ctx *ctx, const uint8_t from[16], const uint8_t t
 bool soft_mad_is_knocker(int fd);
 /* The next host that the network has spoken of: nobody listens at the port (refused), or no way leads there. False: none. */
 bool soft_mad_refusal(int fd, uint8_t remote[16], bool *refused);
-/* The largest path MTU whose packets fit the path to that address; 0: no route. The sockets are open. */
+/* The largest path MTU whose packets fit the path to that address; 0 with errno: no route. The sockets are open. */
 enum ibv_mtu soft_roce_mtu_to(struct soft_ctx *ctx, const struct ibv_ah_attr *ah);
 
 #endif

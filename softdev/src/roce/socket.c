@@ -133,6 +133,7 @@ enum ibv_mtu soft_roce_mtu(const struct roce_route *route)
 			found--;
 	}
 	close(fd);
+	errno = ENETUNREACH; /* where nothing was found */
 	return found;
 }
 
@@ -182,7 +183,9 @@ static int open_port(int family, uint16_t number)
 		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 	socklen_t length = soft_roce_address(any, number, 0, &address);
 	if (bind(fd, (struct sockaddr *)&address, length)) {
+		const int err = errno;
 		close(fd);
+		errno = err;
 		return -1;
 	}
 	return fd;
@@ -195,35 +198,46 @@ static bool watch(struct roce_port *port, int operation)
 	return port->fd < 0 || !epoll_ctl(soft_proc.epoll_fd, operation, port->fd, &event);
 }
 
-static void port_open(struct roce_port *port, int family, uint16_t number)
+/* 0 or errno. */
+static int port_open(struct roce_port *port, int family, uint16_t number)
 {
 	if (port->fd >= 0)
-		return;
+		return 0;
 	int fd = open_port(family, number);
 	if (fd < 0)
-		return;
+		return errno;
 	port->number = number;
 	port->fd = fd;
 	port->watched = watch(port, EPOLL_CTL_ADD);
+	return 0;
 }
 
 void soft_roce_front_open(int family)
 {
-	port_open(&soft_roce_ports.front[family], family, ROCE_PORT);
+	(void)port_open(&soft_roce_ports.front[family], family, ROCE_PORT);
 }
 
+static bool is_shortage(int err)
+{
+	return err == EMFILE || err == ENFILE || err == ENOMEM || err == ENOBUFS;
+}
+
+/* A host may have one family only; but what is only missing for the moment is no reason to do without the other. */
 int soft_roce_open(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	int err = 0;
+	int errs[ROCE_FAMILIES], err = 0;
 
 	pthread_once(&once, soft_roce_capture_read);
 	pthread_mutex_lock(&soft_roce_ports.lock);
-	for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++)
-		port_open(&soft_roce_ports.own[family], family, (uint16_t)(ROCE_OWN_PORT + soft_proc.slot));
+	for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++) {
+		errs[family] =
+			port_open(&soft_roce_ports.own[family], family, (uint16_t)(ROCE_OWN_PORT + soft_proc.slot));
+		err = is_shortage(errs[family]) ? errs[family] : err;
+	}
 	soft_roce_front();
-	if (soft_roce_ports.own[ROCE_IPV4].fd < 0 && soft_roce_ports.own[ROCE_IPV6].fd < 0)
-		err = EADDRINUSE;
+	if (!err && errs[ROCE_IPV4] && errs[ROCE_IPV6])
+		err = errs[errs[ROCE_IPV4] == EAFNOSUPPORT ? ROCE_IPV6 : ROCE_IPV4];
 	pthread_mutex_unlock(&soft_roce_ports.lock);
 	return err;
 }

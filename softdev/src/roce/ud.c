@@ -45,7 +45,7 @@ int soft_roce_ah(struct soft_ctx *ctx, struct soft_ah *ah)
 		soft_roce_route(ctx, &ah->attr, 0, route);
 		const enum ibv_mtu mtu = soft_roce_mtu(route);
 		ah->max = 128u << mtu;
-		err = mtu ? 0 : ENETUNREACH;
+		err = mtu ? 0 : errno;
 	}
 	if (err) {
 		free(route);
