@@ -11,6 +11,7 @@ enum {
 	ANSWER_BATCHES = 16, /* at a time */
 	LAST_BATCHES = 80,   /* ... if it is the last: the window of a softdev device, in the largest packets */
 	LAST_WORDS = 3,
+	NO_VERSION = 0x0f,
 	HABIT = 16, /* answered messages after which an answer is expected */
 };
 
@@ -177,15 +178,14 @@ static unsigned add_answer(struct roce_batch *batch, const struct roce_route *ro
 	const uint32_t n = p->payload_length, pad = roce_pad(n);
 	const size_t size = roce_pack_headers(p, to);
 
-	/* It was there when it was asked for. Bytes of nobody, then, with a checksum that tells the peer to drop them. */
-	const bool there = soft_rx_copy((char *)to + size, (const char *)p->payload, n);
-	if (soft_unlikely(!there))
+	/* It was there when it was asked for. Bytes of nobody, then, of a version of RoCE that tells the peer to drop them:
+	 * a wrong checksum would be made right where the packet leaves by itself after all (send.c). */
+	if (soft_unlikely(!soft_rx_copy((char *)to + size, (const char *)p->payload, n))) {
 		memset(to + size, 0, n);
+		to[1] |= NO_VERSION;
+	}
 	memset(to + size + n, 0, pad);
-	const unsigned place = soft_roce_add(batch, route, size + n + pad);
-	if (soft_unlikely(!there))
-		to[size + n + pad] ^= 0xff;
-	return place;
+	return soft_roce_add(batch, route, size + n + pad);
 }
 
 static bool only_acknowledges(const struct roce_answer *answer)
