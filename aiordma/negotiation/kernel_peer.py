@@ -92,6 +92,14 @@ async def decline_kernel(
         raise
 
 
+def _no_way_on(event: Event) -> NegotiationError:
+    """Why the negotiation ends with an event: it failed, or this end has no answer to that, and the peer
+    would wait for one for ever."""
+    if isinstance(event, Failed):
+        return NegotiationError(event.code, event.text)
+    return NegotiationError(Code.INTERNAL, f"there is no answer to {type(event).__name__}")
+
+
 class _Dialogue:
     """One end's negotiation on one TCP connection, which it owns."""
 
@@ -141,8 +149,7 @@ class _Dialogue:
                     return self._on_tcp(FallbackReason.of_error(error))
                 if isinstance(event, UseTcp):
                     return self._on_tcp(FallbackReason.of_peer(event.code))
-                if isinstance(event, Failed):
-                    raise NegotiationError(event.code, event.text)
+                raise _no_way_on(event)
 
     def _tell(self, events: list[Event]) -> None:
         """The link has something to say."""
@@ -163,8 +170,8 @@ class _Dialogue:
                 return self._on_tcp(self._reason(event, contact))
             elif isinstance(event, PlainPeer):
                 raise PlainPeerFound(event.text, spoke=event.spoke)
-            elif isinstance(event, Failed):
-                raise NegotiationError(event.code, event.text)
+            else:
+                raise _no_way_on(event)
 
     @staticmethod
     def _reason(event: UseTcp, contact: Contact) -> FallbackReason:

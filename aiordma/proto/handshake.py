@@ -155,8 +155,14 @@ SERVER_TABLE: Table = {
     (State.CLAIMED, Input.REFUSE): State.FAILED,  # the client uses the ring already: there is no way back
 }
 
+#: What only a client of aiordma does: it asks a second time, and claims a ring that it was granted.
+_OF_AIORDMA = {(State.ACCEPTED, Input.PROPOSAL), (State.READING, Input.CLAIM)}
 #: A client of another implementation may find out after its SYN that it has no device.
-OTHER_SERVER_TABLE: Table = {**SERVER_TABLE, (State.READING, Input.DECLINE): State.TCP}
+OTHER_SERVER_TABLE: Table = {
+    step: target
+    for step, target in SERVER_TABLE.items()
+    if step not in _OF_AIORDMA and step[0] is not State.CLAIMED
+} | {(State.READING, Input.DECLINE): State.TCP}
 
 
 class _Handshake:

@@ -28,6 +28,7 @@ from aiordma.proto.events import (
 from aiordma.proto.failover import Leave
 from aiordma.proto.handshake import (
     CLIENT_TABLE,
+    OTHER_SERVER_TABLE,
     SERVER_TABLE,
     ClientHandshake,
     ServerHandshake,
@@ -305,11 +306,15 @@ def test_own_mistakes_are_local_errors() -> None:
         c.refuse(Code.DISABLED, 0.0)
 
 
+TABLES = (
+    (CLIENT_TABLE, State.PROPOSED, {State.RDMA, State.TCP, State.PLAIN, State.FAILED}),
+    (SERVER_TABLE, State.READING, {State.RDMA, State.TCP, State.FAILED}),
+    (OTHER_SERVER_TABLE, State.READING, {State.RDMA, State.TCP, State.FAILED}),
+)
+
+
 def test_tables_reach_every_state_and_leave_every_wait() -> None:
-    for table, start, ends in (
-        (CLIENT_TABLE, State.PROPOSED, {State.RDMA, State.TCP, State.PLAIN, State.FAILED}),
-        (SERVER_TABLE, State.READING, {State.RDMA, State.TCP, State.FAILED}),
-    ):
+    for table, start, ends in TABLES:
         reached = {start}
         while True:
             more = {target for (state, _), target in table.items() if state in reached} - reached
@@ -318,6 +323,43 @@ def test_tables_reach_every_state_and_leave_every_wait() -> None:
             reached |= more
         assert reached == {state for state, _ in table} | ends
         assert not {state for state, _ in table} & ends
+
+
+@pytest.mark.parametrize("end", ["client", "server", "server of others"])
+def test_no_state_waits_for_a_peer_without_end(end: str) -> None:
+    """Whatever the peer sends, and however far it goes: where this end has done what it was asked to, there
+    is a deadline. Servers of others are asked for nothing that only ends of aiordma know."""
+    asked = set()
+    sent = [message.encode() for message in (PROPOSAL, AGAIN, OLD, ACCEPT, CONFIRM, CLAIM, DECLINE)]
+    for messages in itertools.product(sent, repeat=4):
+        handshake: ClientHandshake | ServerHandshake = client() if end == "client" else server()
+        if end == "server of others":
+            handshake.with_other_smc()
+        for message in messages:
+            (event,) = handshake.receive(message, 0.0)
+            asked.add(type(event))
+            if isinstance(event, Proposed) and isinstance(handshake, ServerHandshake):
+                handshake.ready(OLD, 0.0)
+            elif isinstance(event, Accepted) and isinstance(handshake, ClientHandshake):
+                if event.accept.first_contact or not handshake.may_ask_again:
+                    handshake.ready(CONFIRM, 0.0)
+                else:
+                    handshake.again(AGAIN, 0.0)
+            elif isinstance(event, Claimed):
+                handshake.established(0.0)
+            assert (handshake.next_deadline() is None) == handshake.done
+            if handshake.done or handshake.heard_all:
+                break
+    ends = {Failed, UseTcp}
+    assert (
+        asked
+        == ends
+        | {
+            "client": {Accepted, PlainPeer},
+            "server": {Proposed, Confirmed, Claimed},
+            "server of others": {Proposed, Confirmed},
+        }[end]
+    )
 
 
 class Net:

@@ -338,6 +338,30 @@ def test_too_many_regions_are_refused_and_the_rest_goes_on() -> None:
     assert s.group.link.state is LinkState.ACTIVE
 
 
+def test_a_client_asks_once_and_claims_nothing() -> None:
+    """An end of aiordma may: its second Proposal would leave the first ring in the group, and its Claim would
+    be looked for without end."""
+    ends = Ends()
+    c, _ = ends.connect()
+    again = c.proposal.changed(engine_id=b"E" * 16, nonce=bytes(16), host_id=bytes(16))
+    claim = clc.Claim(
+        engine_id=b"E" * 16, ticket=1, service=1, token=1, rkey=1, ring_addr=0, ring_bytes=16384
+    )
+    s = server(ends.groups[1])
+    s.receive(USER_PROPOSAL, 0.1)
+    (accepted,) = s.ready(ring(5), None, 0.1)
+    assert isinstance(accepted, Send)
+    accept = clc.decode(accepted.data)
+    assert isinstance(accept, clc.Accept)
+    (end,) = s.receive(again.changed(unknown_qpn=accept.qpn).encode(), 0.2)
+    assert isinstance(end, Failed)
+    assert s.group is not None
+    assert s.group.tokens == {1001}
+    s = server(ends.groups[1])
+    (end,) = s.receive(claim.encode(), 0.1)
+    assert isinstance(end, Failed)
+
+
 # ---- hostile peers: every sequence of bytes gives events or an end, and nothing grows
 
 

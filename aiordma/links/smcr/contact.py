@@ -157,6 +157,8 @@ class KernelContact:
     def _prepare(self, event: MakeReady) -> list[SmcrEvent]:
         """:raises NegotiationError: or MemoryLimitError or VerbsError: this end cannot."""
         kernels, machine, peer = self._kernels, self._machine, event.peer
+        if self._member is not None:  # whose ring would be lost
+            raise NegotiationError(Code.OUT_OF_SYNC, "the peer asks a second time")
         self._is_new = event.group is None
         if event.group is None:
             if not isinstance(peer, Accept):
