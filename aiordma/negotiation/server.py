@@ -179,10 +179,9 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
         """:raises NegotiationError: it is to be declined."""
         if proposal.is_aiordma and proposal.kind == Kind.QUESTION:
             raise OnlyAskedError(Code.WRONG_KIND)
-        if proposal.is_aiordma and proposal.kind != self.kind:
-            raise wrong_kind(proposal.kind, self.kind)
-        if proposal.needs:
-            raise NegotiationError(Code.VERSION_MISMATCH)
+        if (misfit := proposal.misfit(self.kind)) is not None:
+            wrong = misfit == Code.WRONG_KIND
+            raise wrong_kind(proposal.kind, self.kind) if wrong else NegotiationError(misfit)
         if (code := self.options.rdma_ruled_out) is not None:
             raise NegotiationError(code)
         if not self._may_use_rdma():

@@ -49,7 +49,7 @@ from .clcframe import (
     version_of,
     violation,
 )
-from .codes import describe
+from .codes import Code, describe
 from .errors import LocalProtocolError
 from .frozen import Frozen
 
@@ -170,6 +170,12 @@ class Proposal(Frozen, kw_only=True):
     def is_aiordma(self) -> bool:
         """Whether the sender is aiordma (and so can be answered with an Accept)."""
         return bool(self.engine_id)
+
+    def misfit(self, kind: int) -> Code | None:
+        """Why an end that expects this kind of connection declines it; None: it need not for what it is."""
+        if self.is_aiordma and self.kind != kind:
+            return Code.WRONG_KIND
+        return Code.VERSION_MISMATCH if self.needs else None
 
     def for_another(self, nonce: bytes) -> Proposal:
         """The same for another connection."""

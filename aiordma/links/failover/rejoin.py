@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Code, CompletionError, LinkError, NegotiationError, RemoteProtocolError, VerbsError
+from ...proto.clc import Kind
 from ...proto.events import Accepted, Confirmed, Proposed
 from ...proto.handshake import Timeouts
 from ...proto.life.attempt import Attempt
@@ -136,6 +137,10 @@ class Rejoin:
                 report = functools.partial(self._attempt.refused, error.code, error.detail)
             except (LinkError, VerbsError, CompletionError, RemoteProtocolError) as error:
                 report = functools.partial(self._attempt.refused, Code.DEVICE_FAILURE, str(error))
+            except Exception as error:
+                # Nobody awaits this task, and both ends would wait for the attempt's end for ever.
+                logger.exception("a stream with %s cannot return to RDMA", self._peer)
+                report = functools.partial(self._attempt.refused, Code.INTERNAL, repr(error))
             if self.over:  # cancelled in the moment in which it was ready
                 self._drop_ring()
                 self._abandon_contact()
@@ -228,6 +233,8 @@ class Rejoin:
 
     async def _prepare_accept(self, proposal: Proposal) -> Callable[[float], None]:
         self._abandon_contact()
+        if (misfit := proposal.misfit(Kind.STREAM)) is not None:  # datagrams, too, return on a stream's rings
+            raise NegotiationError(misfit)
         self._contact = contact = await self._engine.answer(proposal, self._peer)
         return functools.partial(self._attempt.prepared, contact.accept)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..clc import Proposal
+from ..clc import Proposal, decode
 from ..errors import RemoteProtocolError
 from ..events import Accepted, Confirmed, Failed, Proposed, Send, UseTcp
 from ..frames import negotiation_frame
@@ -81,6 +81,7 @@ class Attempt(Generic[R]):
         if self.handshake is None:
             if len(self._early) >= _MOST_EARLY:
                 raise RemoteProtocolError("frames: more messages of a negotiation than one has")
+            decode(message)  # what is none is so at once, and not when nobody is there to hear of it
             self._early.append(message)
         else:
             self._run(self.handshake.receive(message, now))
