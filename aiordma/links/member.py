@@ -152,7 +152,7 @@ class Member(Leaver):
         elif now - self._unanswered_since >= self._engine.config.link_timeout_ms / 1000:
             self._engine.poller.drain()  # the loop may be late, and the answer here
             if self._is_unanswered:
-                self._break_link()
+                self._end_unanswered()
 
     @property
     def _is_unanswered(self) -> bool:
@@ -168,7 +168,7 @@ class Member(Leaver):
             return False
         return self._peer_takes_part and not self.awaits_tcp
 
-    def _break_link(self) -> None:
+    def _end_unanswered(self) -> None:
         """The ring may be used again only when this peer cannot write there any more."""
         seconds = self._engine.config.link_timeout_ms / 1000
         text = f"the peer closed a stream's TCP connection, and did not end the stream within {seconds:g} s"

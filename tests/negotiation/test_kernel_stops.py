@@ -110,3 +110,59 @@ async def test_clients_that_join(kernel: Kernel, engine: Engine, how: str) -> No
         assert await second.receive() == b"served"
         for stream in ours, second:
             stream.abort()
+
+
+#: Seconds until a stream that has an end at both ends, but for the peer's word on the link, is given up.
+UNANSWERED = CONFIG.link_timeout_ms / 1000 + 3
+
+
+@on_virtual_asyncio
+@pytest.mark.parametrize("first", ["the peer", "this end"])
+async def test_a_stream_that_ends_on_tcp_only(kernel: Kernel, engine: Engine, first: str) -> None:
+    """Its ring is used no more while the link lasts: a program of the kernel's may close as late as it likes,
+    so its other streams go on."""
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        theirs, _ = await kernel.connect(listener.port)
+        ours = await listener.accept()
+        (group,) = groups(engine)
+        (other,) = group.members
+        for number in range(1, 4):
+            _, member = await kernel.connect(listener.port)
+            ending = await listener.accept()
+            (held,) = group.members - {other}
+            if first == "the peer":
+                kernel.sockets[-1].shutdown(socket.SHUT_WR)
+                await anyio.sleep(UNANSWERED)
+                assert held.carrier is not None
+            member.pipe.forget()
+            await ending.aclose()
+            if first == "this end":
+                await anyio.sleep(UNANSWERED)
+                assert held.carrier is not None  # it is stopped, perhaps
+                kernel.sockets[-1].shutdown(socket.SHUT_WR)
+            assert held in group.members
+            await anyio.sleep(UNANSWERED)
+            assert group.members == {other}
+            assert held.carrier is None
+            assert held.mirror is None or held.mirror.freed
+            assert group.places.lost == number
+            await theirs.send(b"meanwhile")
+            assert await ours.receive() == b"meanwhile"
+        ours.abort()
+
+
+@on_virtual_asyncio
+async def test_a_stream_whose_peer_closes_late_is_given_up_by_none(kernel: Kernel, engine: Engine) -> None:
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        theirs, _ = await kernel.connect(listener.port)
+        ours = await listener.accept()
+        (group,) = groups(engine)
+        kernel.sockets[-1].shutdown(socket.SHUT_WR)
+        await ours.send(b"the answer")
+        await ours.aclose()
+        await anyio.sleep(1)
+        assert await theirs.receive() == b"the answer"
+        await theirs.aclose()
+        await anyio.sleep(1)
+        assert not group.members
+        assert group.places.lost == 0

@@ -1,7 +1,8 @@
 """What one connection with a kernel's SMC-R holds: ring, mirror, pipe, and its TCP connection.
 
-It stays on its link: such a peer takes no stream from RDMA to TCP. Of the TCP connection only a reset counts.
-Linux closes its half with its program's, while RDMA goes on, and sends nothing.
+It stays on its link: such a peer takes no stream from RDMA to TCP. Of the TCP connection only a reset counts
+at once. Linux closes its half with its program's, while RDMA goes on, and sends nothing: such an end counts
+when this end's program has closed the stream, too.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class KernelMember(Member):
 
     whole = False
     group: KernelMemberOwner
+    #: The peer has ended its half of the TCP connection.
+    _tcp_is_half = False
 
     def _open(self) -> None:
         self.ring: Any = self.group.places.take()
@@ -89,6 +92,18 @@ class KernelMember(Member):
     def _tcp_ended(self) -> None:
         if self.carrier is not None:
             self._engine.waker.unwatch_fd(self.carrier.fileno())
+            self._tcp_is_half = True
+
+    def look(self, now: float) -> None:
+        if self._tcp_is_half and self.pipe.is_closed:
+            self._drop_tcp()  # both programs have ended it
+        super().look(now)
+
+    def _end_unanswered(self) -> None:
+        """A program of the kernel's may close as late as it likes, and other streams of its host go on: this
+        ring is kept from others as long as the link lasts, and the rest is released."""
+        self.ring.lose()
+        self.pipe.stand_alone()
 
     def _received(self, carrier: Carrier, data: bytes) -> None:
         self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection of an SMC-R stream")
