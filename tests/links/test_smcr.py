@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 import pytest
 
 import aiordma
@@ -14,6 +16,7 @@ from aiordma.config import Config
 from aiordma.links import engine as links_engine
 from aiordma.links.smcr.group import KernelGroup
 from aiordma.links.smcr.rings import RingPlaces
+from aiordma.proto.clc import Proposal
 from tests.health import until
 from tests.kernel_option import options
 from tests.tuned import tuned
@@ -168,3 +171,35 @@ async def test_a_group_names_few_pieces_of_memory() -> None:
     assert len(memory.given) == 9
     places.close()
     assert memory.back == 9
+
+
+async def connect_to(port: int) -> None:
+    await aiordma.connect("127.0.0.1", port, config=CONFIG)
+
+
+async def test_a_stranger_that_stalls_keeps_no_group() -> None:
+    """Nobody can join but by this end, or by the server that it asks."""
+    engine = await links_engine.current(CONFIG)
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        made = await pair(listener, CONFIG)
+        for end in made:
+            await end.aclose()
+        await until(lambda: not any(group.members for group in groups()))
+        with socket.create_connection(
+            ("127.0.0.1", listener.port), source_address=("127.0.0.9", 0)
+        ) as stranger:
+            stranger.send(Proposal().encode()[:20])
+            await until(lambda: listener.statistics().negotiating == 1)
+            now = engine.waker.now() + 61
+            with socket.create_server(("127.0.0.1", 0)) as silent:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(connect_to, silent.getsockname()[1])
+                    with (await anyio.to_thread.run_sync(silent.accept))[0] as asked:
+                        assert await anyio.to_thread.run_sync(asked.recv, 8)
+                        engine.retire_idle(now)
+                        assert [group.key.side for group in groups() if group.retired] == ["server"]
+                        tasks.cancel_scope.cancel()
+            engine.retire_idle(now)
+            assert all(group.retired for group in groups())
+            engine.retire_idle(now + 3)
+            assert groups() == []

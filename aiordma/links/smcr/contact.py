@@ -65,6 +65,10 @@ class KernelContact:
         #: The peer may write into the ring.
         self._offered = False
 
+    def asks(self, host: str) -> bool:
+        """Whether this is the client, and the server is there."""
+        return isinstance(self._machine, SmcrClient) and host_of(self._peer) == host
+
     # ---- the handshake, as the TCP connection sees it
 
     @property

@@ -39,9 +39,8 @@ class GroupKeeper(Protocol):
     #: What answers on their links while the event loop does not poll.
     absence: Absence
 
-    @property
-    def negotiating(self) -> bool:
-        """Whether a peer may be about to join one of the groups."""
+    def is_asking(self, host: str) -> bool:
+        """Whether this end, as a client, negotiates with a server there."""
 
     def forget(self, group: SmcrGroup) -> None:
         """No connection may join it any more. Idempotent."""
@@ -125,10 +124,12 @@ class KernelGroup(LinkGroup):
         super().left(member)
 
     def retire(self, now: float) -> None:
-        if not self._kernels.negotiating:
-            super().retire(now)
-            if self.retired:
-                self._forget()
+        # A server's end knows who joins. A client hears it from the server, which may be about to say so.
+        if self.key.side == "client" and self._kernels.is_asking(self.key.host):
+            return
+        super().retire(now)
+        if self.retired:
+            self._forget()
 
     def _forget(self) -> None:
         if self.agreed is not None:

@@ -80,9 +80,8 @@ class KernelPeers:
         self.absence = Absence(engine)
         self._contacts: WeakSet[KernelContact] = WeakSet()
 
-    @property
-    def negotiating(self) -> bool:
-        return any(not contact.is_over for contact in list(self._contacts))
+    def is_asking(self, host: str) -> bool:
+        return any(contact.asks(host) and not contact.is_over for contact in list(self._contacts))
 
     def forget(self, group: SmcrGroup) -> None:
         self.groups_here.pop(group, None)
