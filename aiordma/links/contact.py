@@ -231,7 +231,9 @@ class ClientContact(_Contact):
     def __init__(
         self, engine: ContactOwner, kind: int, unknown_qpn: int, traffic_class: int, peer: str
     ) -> None:
-        backend, host, links = engine.backend, host_of(peer), engine.max_links
+        backend, links = engine.backend, engine.max_links
+        #: Where the server is; empty: nobody knows.
+        self.host = host = host_of(peer)
         # For one connection to a server after the other, little of it changes.
         key = host, kind, unknown_qpn, traffic_class, links, backend.gid.raw, backend.lid
         last = engine.proposals.get(key)

@@ -476,19 +476,17 @@ class Engine:
         self.devices.look(now)  # which may close this engine
 
     def retire_idle(self, now: float) -> None:
-        """Close links that have had no connection for ``link_idle_ms``. The client's side does it, because it
-        begins the connections and so does not close a link that one is joining. It waits while a negotiation
-        is under way, because the server may answer that the new connection joins an idle link."""
-        negotiating = any(not (contact.is_over or contact.stands) for contact in list(self._contacts))
+        """Close links that have had no connection for ``link_idle_ms`` (``LinkGroup.was_unused``)."""
+        asked = {contact.host for contact in list(self._contacts) if not (contact.is_over or contact.stands)}
         patience = self.config.link_idle_ms / 1000 if self.drained is None else 0.0
         for group in list(self.all_groups):
             if group.may_close_at(now):
                 group.close()
-            elif now - group.idle_since >= patience:
-                # No connection joins a group that is not listed.
-                listed = self.groups.get(group.key) is group
-                if not listed or (group.key.side == "client" and not negotiating):
+            elif self.groups.get(group.key) is group:
+                if group.was_unused(now, patience, asked):
                     group.retire(now)
+            elif now - group.idle_since >= patience:  # no connection joins a group that is not listed
+                group.retire(now)
 
     # ---- end
 

@@ -27,7 +27,7 @@ from .pregranted import Grants, RingGranter, RingHolder
 from .ring_size import first_ring_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from ..verbs.abi import Access
     from ..verbs.memory.arena import Arena, Block
@@ -43,6 +43,9 @@ _LOOKS = 1000
 #: After so many looks, so far apart, a first contact stalls. Not by time alone: in a busy loop each step
 #: of it waits for a turn.
 _LOOKS_AT_SET_UP, _LOOK_AT_SET_UP_SECONDS = 20, 0.0125
+#: A server ends a link that was unused for so many times as long as the client would keep it, and for twice
+#: as many if the client holds tickets.
+_SERVER_WAITS = 4
 _MEMBERS: dict[int, type[Member]] = {
     Kind.STREAM: Member,
     Kind.DATAGRAMS: DatagramMember,
@@ -302,6 +305,22 @@ class LinkGroup:
         self.set_up_ended()
         if not self.members:
             self.close()
+
+    def was_unused(self, now: float, patience: float, asked: Collection[str]) -> bool:
+        """Whether this end may retire it: new connections could join, and have not for so long.
+
+        The client's side does it, because it begins the connections and so does not close a link that one is
+        joining. It waits while a negotiation with that host is under way, because the server may answer that
+        the new connection joins an idle link. A client that keeps its idle links is ended by the server much
+        later, when it has returned its tickets: all that it can do by then is to negotiate, and it gets a new
+        link.
+
+        :param asked: hosts with which this end negotiates as a client; empty: one that is not known.
+        """
+        unused = now - self.idle_since
+        if self.key.side == "client":
+            return unused >= patience and "" not in asked and self.key.host not in asked
+        return unused >= patience * _SERVER_WAITS * (2 if len(self.pregranted) else 1)
 
     def retire(self, now: float) -> None:
         """Announce the end of an unused group (Delete Link) and let no connection join. It closes when the
