@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from .message_memory import MessageMemory
 
 
+#: Of larger rings than this, and than this end's own are, no copy is made: the peer need not have them.
+_LARGEST_COPY = 16 << 20
+
+
 class MemberOwner(GroupView, Protocol):
     """The group, as its members see it."""
 
@@ -112,6 +116,10 @@ class Member(Leaver):
         :raises MemoryLimitError: the device needs a copy of the peer's ring, and there is no memory for it.
         """
         if self._needs_mirror(ring_bytes):
+            largest = max(_LARGEST_COPY, self._engine.config.largest_ring_bytes)
+            if ring_bytes > largest:
+                text = f"a ring of {ring_bytes} bytes, of which this device needs a copy (at most {largest})"
+                raise NegotiationError(Code.LIMIT_REACHED, text)
             if self.mirror is not None and self.mirror.length < ring_bytes:
                 self.mirror.free(0)
                 self.mirror = None

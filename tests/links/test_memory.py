@@ -91,8 +91,46 @@ async def test_a_copy_for_larger_rings_is_declined_on_first_contact(monkeypatch:
         assert isinstance(accept, clc.Accept)
         confirm = await client.accepted(accept, "server")
         with left(engine, 0), pytest.raises(NegotiationError) as caught:
-            await server.confirmed(confirm.changed(ring_bytes=64 << 20))
+            await server.confirmed(confirm.changed(ring_bytes=16 << 20))
         assert caught.value.code == Code.OUT_OF_MEMORY
+        server.abandon()
+        client.abandon()
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_no_copy_is_made_of_a_ring_that_is_larger_than_rings_are(
+    side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer may claim 512 MiB and have a page: a few such took what all others need."""
+    async with open_engine() as engine:
+        monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", 64)
+        client = await engine.propose()
+        proposal = clc.decode(client.proposal.encode())
+        assert isinstance(proposal, clc.Proposal)
+        server = await engine.answer(proposal, "client")
+        if side == "client":
+            taking = client.accepted(server.accept.changed(ring_bytes=32 << 20), "server")
+        else:
+            confirm = await client.accepted(server.accept, "server")
+            taking = server.confirmed(confirm.changed(ring_bytes=32 << 20))
+        with pytest.raises(NegotiationError) as caught:
+            await taking
+        assert caught.value.code == Code.LIMIT_REACHED
+        server.abandon()
+        client.abandon()
+
+
+@pytest.mark.parametrize("own", [{"ring_bytes": 64 << 20}, {"max_ring_bytes": 64 << 20}], ids=str)
+async def test_a_copy_is_made_of_a_ring_like_this_ends(
+    own: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_engine(**own) as engine:
+        monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", 64)
+        client = await engine.propose()
+        proposal = clc.decode(client.proposal.encode())
+        assert isinstance(proposal, clc.Proposal)
+        server = await engine.answer(proposal, "client")
+        await client.accepted(server.accept.changed(ring_bytes=64 << 20), "server")
         server.abandon()
         client.abandon()
 
