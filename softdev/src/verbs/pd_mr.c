@@ -306,7 +306,8 @@ SOFT_EXPORT int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, 
 	struct soft_mr *mr = to_mr(ibmr);
 	struct soft_region *r = &mr->region;
 
-	if (!soft_usable(to_ctx(ibmr->context)) || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || !flags ||
+	/* Nor does libibverbs change one of a file, whose `addr` is the place in the file. */
+	if (!soft_usable(to_ctx(ibmr->context)) || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || !flags || mr->map ||
 	    ((flags & IBV_REREG_MR_CHANGE_PD) && (!pd || pd->context != ibmr->context))) {
 		errno = errno == EIO ? EIO : EINVAL;
 		return IBV_REREG_MR_ERR_INPUT;

@@ -83,6 +83,19 @@ static void of_a_file(void)
     CHECK(!memcmp(a.buf, found, 100));
     do_rdma(&a, IBV_WR_RDMA_READ, 200, 100, &there, 50);
     CHECK(!memcmp(a.buf, a.buf + 200, 100));
+    /* libibverbs refuses to change it, and the key leads to the file as before. */
+    for (int flag = IBV_REREG_MR_CHANGE_TRANSLATION; flag <= IBV_REREG_MR_CHANGE_ACCESS; flag *= 2) {
+        errno = 0;
+        CHECK_EQ(
+            ibv_rereg_mr(mr, flag, b.pd, b.buf, 4096, flag & IBV_REREG_MR_CHANGE_ACCESS ? ACCESS_ALL : 0),
+            IBV_REREG_MR_ERR_INPUT);
+        CHECK_EQ(errno, EINVAL);
+    }
+    CHECK(mr->addr == (void *)5000 && mr->length == 4096 && mr->pd == b.pd);
+    fill(a.buf, 100, 8);
+    do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 100, &there, 50);
+    CHECK_EQ(pread(fd, found, 100, 5050), 100);
+    CHECK(!memcmp(a.buf, found, 100));
     OK(ibv_dereg_mr(mr));
 
     /* Behind its end, without memory, and of no size. */
