@@ -171,7 +171,7 @@ struct soft_cq {
 	struct soft_cq *chan_next, *event_next;
 	uint64_t round;            /* under chan.lock: the last look that covered it */
 	unsigned events_queued;    /* under chan.lock */
-	unsigned events_delivered; /* ibv_get_cq_event returned it; under cq.mutex, against comp_events_completed */
+	unsigned events_delivered; /* under chan.lock: taken by ibv_get_cq_event; against comp_events_completed */
 };
 
 struct soft_rwqe {

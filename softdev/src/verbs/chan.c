@@ -111,7 +111,9 @@ void soft_chan_leave(struct soft_cq *cq)
 	struct soft_chan *chan = to_chan(cq->cq.channel);
 	struct soft_cq **link;
 
+	/* Only the end of an arming queues an event, under this lock: a thread that still looks at the CQ queues none. */
 	soft_lock(&chan->lock);
+	atomic_fetch_and(cq->armed, ~(uint64_t)SOFT_ARM_WANTED);
 	for (link = &chan->members; *link != cq; link = &(*link)->chan_next)
 		;
 	*link = cq->chan_next;
@@ -123,18 +125,30 @@ void soft_chan_leave(struct soft_cq *cq)
 			chan->tail = link;
 		cq->events_queued = 0;
 	}
-	chan->chan.refcnt--;
+	const unsigned delivered = cq->events_delivered; /* no more from here on */
 	soft_unlock(&chan->lock);
 	quieten(chan);
 
 	/* Delivered events must be acknowledged before the CQ is destroyed. */
 	pthread_mutex_lock(&cq->cq.mutex);
-	while (cq->cq.comp_events_completed != cq->events_delivered)
+	while (cq->cq.comp_events_completed != delivered)
 		pthread_cond_wait(&cq->cq.cond, &cq->cq.mutex);
 	pthread_mutex_unlock(&cq->cq.mutex);
 }
 
-/* Takes one queued event. The fd stays readable while more are queued. */
+void soft_chan_let_go(struct ibv_comp_channel *channel)
+{
+	struct soft_chan *chan = to_chan(channel);
+
+	soft_lock(&chan->lock);
+	chan->chan.refcnt--;
+	soft_unlock(&chan->lock);
+}
+
+/*
+ * Takes one queued event. The fd stays readable while more are queued. It counts as delivered under the lock under which
+ * it leaves the queue: the CQ goes only when the caller of ibv_get_cq_event() has acknowledged it.
+ */
 static struct soft_cq *take_queued(struct soft_chan *chan)
 {
 	soft_lock(&chan->lock);
@@ -150,15 +164,9 @@ static struct soft_cq *take_queued(struct soft_chan *chan)
 		}
 		if (chan->head)
 			soft_chan_wake(chan);
-		atomic_fetch_add(&cq->pins, 1);
+		cq->events_delivered++;
 	}
 	soft_unlock(&chan->lock);
-	if (cq) {
-		pthread_mutex_lock(&cq->cq.mutex);
-		cq->events_delivered++;
-		pthread_mutex_unlock(&cq->cq.mutex);
-		atomic_fetch_sub(&cq->pins, 1);
-	}
 	return cq;
 }
 

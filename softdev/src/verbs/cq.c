@@ -163,6 +163,9 @@ SOFT_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq)
 		soft_chan_leave(cq);
 	soft_async_forget(ctx, ibcq);
 	soft_cq_unpublish(cq);
+	/* The channel may go now: no thread is with this CQ any more. */
+	if (ibcq->channel)
+		soft_chan_let_go(ibcq->channel);
 	pthread_cond_destroy(&ibcq->cond);
 	pthread_mutex_destroy(&ibcq->mutex);
 	atomic_fetch_sub(&ctx->objects, 1);

@@ -26,8 +26,10 @@ int soft_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 /* ---- chan.c ----------------------------------------------------------------------------------------- */
 
 void soft_chan_join(struct soft_cq *cq);
-/* Removes the CQ from the channel's lists, once all delivered events are acknowledged. */
+/* Ends the CQ's arming, removes it from the channel's lists, and waits until all its delivered events are acknowledged. */
 void soft_chan_leave(struct soft_cq *cq);
+/* The CQ that has left the channel needs it no longer. */
+void soft_chan_let_go(struct ibv_comp_channel *channel);
 
 /* ---- cq.c, cq_ex.c ---------------------------------------------------------------------------------- */
 
