@@ -117,13 +117,18 @@ struct trace_qp_asked {
 	uint32_t send_wr, recv_wr, inline_bytes;
 	uint8_t send_sge, recv_sge, pad[10];
 };
+enum trace_origin {
+	TRACE_BY_PROGRAM,
+	TRACE_BY_CM, /* what rdma_cm has made of the queue pair */
+	TRACE_FOUND, /* what the queue pair was when the recording began */
+};
 struct trace_modify {
 	uint32_t mask; /* enum ibv_qp_attr_mask */
 	uint8_t state, path_mtu, timeout, retry_cnt, rnr_retry, min_rnr_timer, max_rd_atomic, max_dest_rd_atomic;
 	uint32_t qkey, rq_psn, sq_psn, dest_qpn, access;
 	uint16_t pkey_index;
 	uint8_t port;
-	uint8_t by_cm; /* not a call of the program: what rdma_cm has made of the queue pair */
+	uint8_t origin; /* enum trace_origin */
 	uint8_t from, pad[3];
 };
 struct trace_address {

@@ -53,10 +53,21 @@ static void list_qps(struct soft_attach *to)
 	}
 }
 
+/* One that was ever there: its memory and its lock stay. */
+static struct soft_qp *any_qp(void)
+{
+	const uint32_t used = atomic_load(&soft_proc.qp_used);
+	struct soft_qp *qp = NULL;
+
+	for (uint32_t i = 0; i < used && !qp; i++)
+		qp = atomic_load(&soft_proc.qps[i]);
+	return qp;
+}
+
 /* A region stays for as long as a queue pair's lock is held: ending it passes all of them. Without queue pairs, none counts. */
 static void list_mrs(struct soft_attach *to)
 {
-	struct soft_qp *any = atomic_load(&soft_proc.qp_used) ? atomic_load(&soft_proc.qps[0]) : NULL;
+	struct soft_qp *any = any_qp();
 	size_t room = 0;
 
 	for (uint32_t i = 0; i < SOFT_MAX_MR && any; i++)

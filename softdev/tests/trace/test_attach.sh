@@ -51,12 +51,18 @@ has 'FAILED receive-too-small' "$here/explained"
 has 'longer than the 99 bytes' "$here/explained"
 has 'FAILED wrong-rkey' "$here/explained"
 has 'it had done before is not known' "$here/explained"
-for word in leaked no-receives not-rearmed unacked; do
+has 'FAILED local-out-of-bounds' "$here/explained"
+has 'FAILED wrong-lkey' "$here/explained"
+has 'since the' "$here/explained" # the recording began
+has 'The smallest receive on the' "$here/explained" # peer's
+has 'flushed-by-program' "$here/explained"
+for word in flushed-by-disconnect leaked no-receives not-rearmed unacked; do
 	grep -q "$word" "$here/explained" && fail "\"$word\" is said of what was not seen"
 done
 "$tool" --dump "$here/kept" >"$here/dump"
 has 'create_qp QP ' "$here/dump"
 has 'modify_qp QP 0x[0-9a-f]* from INIT to RTR' "$here/dump"
+has 'modify_qp QP 0x[0-9a-f]* .*as it was found' "$here/dump"
 has 'reg_mr' "$here/dump"
 has 'destroy_qp QP' "$here/dump"
 has 'post_send QP 0x[0-9a-f]* RDMA_WRITE wr_id=0x49 100 bytes' "$here/dump"

@@ -27,8 +27,10 @@ static const char *judge_key(const struct key_case *of, uint8_t device, char *te
 	char has[TRACE_FLAGS_BYTES], lacks[TRACE_FLAGS_BYTES];
 
 	if (n < 0) {
-		snprintf(text, size, "no memory region %s ever had the %s 0x%x%s", whose, named(of), of->key,
-			 s->windows ? " (unless it is a memory window's)" : "");
+		const bool late = s->from->header.attached;
+		snprintf(text, size, "no memory region %s %s the %s 0x%x%s%s", whose, late ? "had" : "ever had",
+			 named(of), of->key, late ? " since the recording began" : "",
+			 s->windows || late ? " (unless it is a memory window's)" : "");
 		return of->remote ? "wrong-rkey" : "wrong-lkey";
 	}
 	const struct mr *mr = &s->mrs[n];

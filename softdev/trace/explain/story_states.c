@@ -84,6 +84,7 @@ static void enter(struct story *s, struct qp *qp, uint8_t state, uint64_t ns)
 		return;
 	case IBV_QPS_RTS:
 		qp->rts = qp->rts ? qp->rts : ns;
+		qp->rtr = qp->rtr ? qp->rtr : ns; /* which was not seen */
 		return;
 	case IBV_QPS_ERR:
 		if (!qp->failed) {
@@ -111,12 +112,14 @@ static void tell_modify(struct story *s, size_t i)
 		one->state = qp->state;
 		return;
 	}
-	qp->by_cm |= r->modify.by_cm;
+	qp->by_cm |= r->modify.origin == TRACE_BY_CM;
 	take(qp, &r->modify);
-	/* An end that rdma_cm's own look shows may be the device's. */
-	const bool own = r->modify.by_cm && r->modify.state == IBV_QPS_ERR;
+	/* An end that rdma_cm's own look shows may be the device's, and one that was found may be anybody's. */
+	const bool own = r->modify.origin == TRACE_BY_CM && r->modify.state == IBV_QPS_ERR;
 	if (r->modify.mask & IBV_QP_STATE && !(own && qp->state == IBV_QPS_ERR))
 		enter(s, qp, r->modify.state, item->ns);
+	if (r->modify.origin == TRACE_FOUND)
+		qp->failed_by_program = false;
 }
 
 static void tell_address(struct story *s, size_t i)

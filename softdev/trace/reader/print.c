@@ -35,8 +35,10 @@ static void print_modify(FILE *to, const struct trace_modify *m)
 		fprintf(to, " max_rd_atomic=%u", m->max_rd_atomic);
 	if (m->mask & 1 << 17)
 		fprintf(to, " max_dest_rd_atomic=%u", m->max_dest_rd_atomic);
-	if (m->by_cm)
+	if (m->origin == TRACE_BY_CM)
 		fprintf(to, " by rdma_cm");
+	else if (m->origin == TRACE_FOUND)
+		fprintf(to, " as it was found");
 }
 
 static void print_wr(FILE *to, const struct trace_record *r)

@@ -205,7 +205,7 @@ static void note_qp(struct ibv_qp *qp, const void **last_pd)
 		trace_note_pd(qp->context, qp->pd);
 	*last_pd = qp->pd;
 	trace_qp_made(qp, qp->pd, &init.cap, &init.cap, init.sq_sig_all, 0, NULL);
-	trace_note_state(qp);
+	trace_note_state(qp, TRACE_FOUND);
 }
 
 soft_attach_call softdev_trace_attach;

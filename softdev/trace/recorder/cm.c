@@ -112,7 +112,7 @@ static void look_at(struct rdma_cm_id *id)
 	if (id && id->verbs)
 		trace_adopt(id->verbs);
 	if (id && id->qp)
-		trace_note_state(id->qp);
+		trace_note_state(id->qp, TRACE_BY_CM);
 }
 
 TRACE_EXPORT int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param)

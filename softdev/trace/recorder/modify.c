@@ -156,7 +156,7 @@ void trace_note_address(unsigned ring, const void *object, uint32_t qpn, struct 
 /* ---- states ---- */
 
 static void note_modify(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask, uint8_t from, uint64_t stamp,
-			int error, bool by_cm)
+			int error, enum trace_origin origin)
 {
 	struct trace_record record = { .stamp = stamp,
 				       .kind = TRACE_MODIFY,
@@ -182,7 +182,7 @@ static void note_modify(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int m
 		.access = attr->qp_access_flags,
 		.pkey_index = attr->pkey_index,
 		.port = attr->port_num,
-		.by_cm = by_cm,
+		.origin = (uint8_t)origin,
 		.from = from,
 	};
 	trace_note(TRACE_RING_CONTROL, &record);
@@ -197,12 +197,12 @@ TRACE_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int 
 	const int error = NEXT(ibv_modify_qp)(qp, attr, mask);
 	const int saved = errno;
 
-	note_modify(qp, attr, mask, from, stamp, error, false);
+	note_modify(qp, attr, mask, from, stamp, error, TRACE_BY_PROGRAM);
 	errno = saved;
 	return error;
 }
 
-void trace_note_state(struct ibv_qp *qp)
+void trace_note_state(struct ibv_qp *qp, enum trace_origin origin)
 {
 	struct ibv_qp_attr attr = { 0 };
 	struct ibv_qp_init_attr init;
@@ -216,7 +216,7 @@ void trace_note_state(struct ibv_qp *qp)
 	if (trace_on() && query && !query(qp, &attr, all, &init)) {
 		/* Before it is connected, the rest says nothing. */
 		const int mask = attr.qp_state == IBV_QPS_RTR || attr.qp_state == IBV_QPS_RTS ? all : IBV_QP_STATE;
-		note_modify(qp, &attr, mask, (uint8_t)qp->state, trace_ticks(), 0, true);
+		note_modify(qp, &attr, mask, (uint8_t)qp->state, trace_ticks(), 0, origin);
 	}
 	errno = saved;
 }

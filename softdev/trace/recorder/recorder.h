@@ -174,6 +174,6 @@ void trace_qp_made(struct ibv_qp *qp, struct ibv_pd *pd, const struct ibv_qp_cap
 void trace_note_address(unsigned ring, const void *object, uint32_t qpn, struct ibv_context *context,
 			const struct ibv_ah_attr *attr);
 /* Notes what rdma_cm has made of a queue pair. */
-void trace_note_state(struct ibv_qp *qp);
+void trace_note_state(struct ibv_qp *qp, enum trace_origin origin);
 
 #endif
