@@ -17,7 +17,8 @@ cdef class Flow(SendQueueWaiter):
     cdef bint queued                        # is in waiting_flows, for credit or the end of the tick
     cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1
     cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1
-    # 1: nothing left to post; 0: out of credit, stays first; 2: more to post, after the others.
+    # 1: nothing left to post; 0: out of credit, stays first; 2: more to post, after the others. Meanwhile enqueue() does
+    # nothing for this flow: what it calls may leave it more to post.
     cdef int flush(self) except -1
     cdef bint is_quiet(self) noexcept       # flush() only posts: it calls nothing of the program's
     # Its WRITEs up to this byte, or its oldest READ, have completed.

@@ -184,9 +184,8 @@ cdef class MessageChannel(Flow):
 
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(
-            messages_sent=self.messages_sent, messages_received=self.messages_received,
-            bytes_sent=self.bytes_sent, bytes_received=self.bytes_received,
-            large_sent=self.large_sent, large_received=self.large_received,
+            messages_sent=self.messages_sent, messages_received=self.messages_received, bytes_sent=self.bytes_sent,
+            bytes_received=self.bytes_received, large_sent=self.large_sent, large_received=self.large_received,
             large_placed=self.inbox.placed_count, times_blocked=self.times_blocked,
             outstanding=0 if self.outbox.budget is None else self.outbox.budget.outstanding,
             receive_high_water=self.inbox.budget.high_water)
@@ -292,6 +291,8 @@ cdef class MessageChannel(Flow):
             self.writable()
         finally:
             self.in_turn = False
+        if self.close_is_due() or self.inbox.credit_due or self.ask:
+            return 2 if qp.can_message() else 0     # enqueue() did nothing for it: it is in the queue
         if self.want != WANT_LINK:
             return 1
         return 2 if self.quota <= 0 and qp.can_send_in_turn() else 0
@@ -537,8 +538,7 @@ cdef class MessageChannel(Flow):
                 return 0
         self.sources.release_all()
         self.finish()
-        on_finished = self.on_finished
-        self._own = self.on_finished = None     # each refers to the other
+        on_finished, self._own, self.on_finished = self.on_finished, None, None     # each refers to the other
         if on_finished is not None:
             on_finished(self)
         return 0
