@@ -183,6 +183,20 @@ def choose_eid(proposal: Proposal, port: Port) -> bytes:
     raise _refusal(Code.NO_COMMON_EID, "the two ends have no enterprise id in common")
 
 
+def check_limits(proposal: Proposal) -> None:
+    """Whether the client allows as much on a link group as Linux asks for.
+
+    :raises RemoteProtocolError: it does not; with the code to decline with.
+    """
+    if not proposal.release:
+        return  # which knows no limits
+    if proposal.max_conns < MIN_CONNS:
+        text = f"the client allows {proposal.max_conns} connections on a link group (at least {MIN_CONNS})"
+        raise _refusal(Code.MAX_CONNS_MISMATCH, text)
+    if not proposal.max_links:
+        raise _refusal(Code.MAX_LINKS_MISMATCH, "the client allows no link in a link group")
+
+
 def check_accept(accept: Accept, proposal: Proposal) -> None:
     """Whether the Accept keeps to the Proposal.
 
@@ -427,6 +441,7 @@ class SmcrServer(_Contact):
         if isinstance(event, Proposed):
             proposal = event.proposal
             self._eid = choose_eid(proposal, self.port)
+            check_limits(proposal)
             self.proposal, self.group = proposal, self.groups.for_client_at(proposal.gid)
             return [MakeReady(proposal, self.group)]
         if isinstance(event, Confirmed):

@@ -11,12 +11,16 @@ import anyio
 import pytest
 
 import aiordma
+from aiordma.errors import Code
 from aiordma.links.smcr.group import KernelGroup
 from aiordma.proto import clc
+from aiordma.proto.errors import LocalProtocolError
+from aiordma.proto.smcr import SmcrServer
 from tests.health import until
 from tests.kernel_option import options
 from tests.kernel_peer import CONFIG, Kernel, engine, kernel
 from tests.processes import PATIENCE
+from tests.vm.smc.peer import Fallback
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -73,6 +77,24 @@ async def test_nobody_asks_a_second_time(kernel: Kernel, engine: Engine) -> None
         assert group.agreed.tokens == tokens
         assert listener.statistics().failed == 1
         ours.abort()
+
+
+async def test_an_answer_that_cannot_be_made_is_a_decline(
+    kernel: Kernel, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever made it so, the client goes on over TCP."""
+
+    def cannot(*_: object) -> None:
+        raise LocalProtocolError("a test")
+
+    monkeypatch.setattr(SmcrServer, "ready", cannot)
+    async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
+        with pytest.raises(Fallback):
+            await kernel.connect(listener.port)
+        async with await listener.accept() as ours:
+            assert ours.fallback_reason is not None
+            assert ours.fallback_reason.code == Code.INTERNAL
+        assert not any(isinstance(each, KernelGroup) for each in engine.all_groups)
 
 
 @pytest.mark.parametrize("room", [8, 0], ids=["answered", "declined"])

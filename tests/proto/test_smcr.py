@@ -194,6 +194,36 @@ def test_a_server_without_the_clients_id_declines() -> None:
     assert end.code == Code.NO_SMC_V2_EXTENSION
 
 
+@pytest.mark.parametrize("release", [0, 1])
+def test_a_client_that_allows_too_little_is_declined_with_linux_codes(release: int) -> None:
+    """With none at all the server's answer could not be made. Release 0 has no such limits."""
+    at = USER_PROPOSAL.rindex(b"\xff\1")
+    for conns, links, code in (
+        (0, 1, Code.MAX_CONNS_MISMATCH),
+        (15, 1, Code.MAX_CONNS_MISMATCH),
+        (16, 0, Code.MAX_LINKS_MISMATCH),
+        (16, 1, None),
+    ):
+        data = bytearray(USER_PROPOSAL)
+        data[at : at + 2] = conns, links
+        data[at - 21] = release << 4
+        s = server()
+        events = s.receive(bytes(data), 0.1)
+        if code is None or not release:
+            (ask,) = events
+            assert isinstance(ask, MakeReady)
+            (answer,) = s.ready(ring(), QUEUE, 0.2)
+            assert isinstance(answer, Send)
+            accept = clc.decode(answer.data)
+            assert isinstance(accept, clc.Accept)
+            assert accept.release == release
+        else:
+            decline, end = events
+            assert isinstance(decline, Send)
+            assert isinstance(end, UseTcp)
+            assert end.code == clc.decode(decline.data).diagnosis == code  # type: ignore[union-attr]
+
+
 def test_a_kernel_client_whose_link_does_not_come_up_declines_after_its_confirm() -> None:
     """Its stream follows on the same TCP connection."""
     groups = SmcrGroups()

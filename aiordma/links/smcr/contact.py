@@ -153,6 +153,8 @@ class KernelContact:
             refusal = NegotiationError(Code.DEVICE_FAILURE, str(error))
         except NegotiationError as error:
             refusal = error
+        except LocalProtocolError as error:  # an answer that cannot be made
+            refusal = NegotiationError(Code.INTERNAL, str(error))
         self.refusal = refusal
         if self.done:  # the peer uses the connection
             return [Failed(refusal.code, str(refusal))]
