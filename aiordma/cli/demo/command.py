@@ -11,12 +11,14 @@ from ...config import Config
 from ...errors import NegotiationError
 from ...verbs import choice, hardware
 from ..arguments import Time
+from ..ending import cleaned_up
 from .acts import link_cut, plain_programs, round_trips
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--seconds", type=Time(0.01, 60), default=0.5, show_default=True, help="Of each measurement.")
 @click.argument("acts", nargs=-1, type=click.Choice(["programs", "latency", "cut"]))
+@cleaned_up()
 def demo(seconds: float, acts: tuple[str, ...]) -> None:
     """See what aiordma does, on this machine, in a minute: no server, compiler, network or root is needed.
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..arguments import DIAGNOSTICS_PORT, parse_host
+from ..ending import cleaned_up
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,7 +54,8 @@ def serve_diagnostics(host: str, port: int, **given: Any) -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        anyio.run(main, backend_options={"use_uvloop": given["uvloop"]})
+        with cleaned_up():
+            anyio.run(main, backend_options={"use_uvloop": given["uvloop"]})
     except KeyboardInterrupt:
         click.echo()
     except OSError as error:

@@ -1,0 +1,91 @@
+"""Commands that are ended by a signal leave nothing behind, and end by it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiordma.cli.ending import cleaned_up
+from tests.processes import FULL_PATIENCE
+from tests.world import DEVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytest.importorskip("aiordma._cq", reason="the compiled modules are not built")
+
+SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+
+
+def started(place: Path, *words: str, before: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "aiordma", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(place), "AIORDMA_DEVICE": DEVICE},
+        preexec_fn=before or (lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)),
+    )
+
+
+def ended(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
+    try:
+        process.send_signal(number)
+        return process.wait(FULL_PATIENCE)
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("loop", [[], ["--uvloop"]], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_server_of_measurements(tmp_path: Path, number: signal.Signals, loop: list[str]) -> None:
+    with started(tmp_path, "serve-diagnostics", "--port", "0", *loop) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith(b"listening on ")
+        assert len(os.listdir(tmp_path)) == 1
+        status = ended(server, number)
+    assert status == (0 if number is signal.SIGINT else -number)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_demo(tmp_path: Path, number: signal.Signals) -> None:
+    with started(tmp_path, "demo", "latency", "--seconds", "60") as demo:
+        until = time.monotonic() + FULL_PATIENCE
+        while not os.listdir(tmp_path) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert len(os.listdir(tmp_path)) == 1
+        status = ended(demo, number)
+    assert status == (1 if number is signal.SIGINT else -number)  # "Aborted!"
+    assert os.listdir(tmp_path) == []
+
+
+def _in_the_background() -> None:
+    """As a shell without job control starts it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def test_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
+    with started(tmp_path, "serve-diagnostics", "--port", "0", before=_in_the_background) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith(b"listening on ")
+        assert ended(server, signal.SIGTERM) == -signal.SIGTERM
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_ignored_and_handled_stays_so() -> None:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with cleaned_up():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not before[signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGHUP, before[signal.SIGHUP])
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
