@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Bytes at the end of a zip archive in which its directory begins to be described: 22, and a comment.
 _ZIP_END = 22 + 65535
+#: Bytes of a compiled script before its code.
+_PYC_HEADER = 16
 
 
 class RunRequest:
@@ -90,8 +92,8 @@ def _find(program: str) -> str | None:
     import shutil
 
     found = shutil.which(program)
-    if found is None and (os.path.isfile(program) or _is_application(program)):
-        return program
+    if found is None and os.path.exists(program) and (not os.path.isdir(program) or _is_application(program)):
+        return program  # a pipe, too: `<(...)` of a shell
     return found
 
 
@@ -162,10 +164,12 @@ def _isolation_of(interpreter: str | None) -> str | None:
 
 def _run_code(request: RunRequest, rules: str, words: list[str]) -> None:
     """Code of the command line, or of standard input."""
+    source: str | bytes
     if "-c" in request.flags:
         name, source, place = "-c", request.program, "<string>"
     else:
-        name, source, place = "-", sys.stdin.read(), "<stdin>"
+        # Bytes: which encoding they are in, the first lines say. It may be closed.
+        name, source, place = "-", b"" if sys.stdin is None else sys.stdin.buffer.read(), "<stdin>"
     module = _begin(rules, words, [name, *request.arguments], "")
     if name == "-":
         module.__file__ = place
@@ -176,7 +180,7 @@ def _run_code(request: RunRequest, rules: str, words: list[str]) -> None:
 def _run_application(path: str, request: RunRequest, rules: str, words: list[str]) -> None:
     import runpy
 
-    whole = os.path.join(os.getcwd(), path)
+    whole = _absolute(path)
     _begin(rules, words, [path, *request.arguments], whole)
     if sys.flags.safe_path:
         sys.path.insert(0, whole)
@@ -189,16 +193,43 @@ def _run_application(path: str, request: RunRequest, rules: str, words: list[str
 
 
 def _run_script(path: str, source: bytes, request: RunRequest, rules: str, words: list[str]) -> None:
-    module = _begin(rules, words, [path, *request.arguments], os.path.dirname(os.path.realpath(path)))
-    module.__file__ = os.path.join(os.getcwd(), path)
-    exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
+    place = _absolute(path)
+    module = _begin(rules, words, [path, *request.arguments], os.path.dirname(os.path.realpath(place)))
+    module.__file__ = place
+    exec(_code_of(source, place), module.__dict__)
     raise SystemExit
+
+
+def _code_of(source: bytes, place: str) -> types.CodeType:
+    """A script's code. It may have been compiled; its name need not say so."""
+    if place.endswith(".pyc") or source[2:4] == b"\r\n":  # most scripts need not import what follows
+        import marshal
+        from importlib.util import MAGIC_NUMBER
+
+        if place.endswith(".pyc") or source[:2] == MAGIC_NUMBER[:2]:
+            if source[:4] != MAGIC_NUMBER:
+                raise RuntimeError("Bad magic number in .pyc file")
+            code: types.CodeType = marshal.loads(source[_PYC_HEADER:])
+            return code
+    return compile(source, place, "exec", dont_inherit=True)
+
+
+def _absolute(path: str) -> str:
+    """As Python makes it: left as it is where the working directory is gone."""
+    return os.path.join(_working_directory(), path)
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _run_module(request: RunRequest, rules: str, words: list[str]) -> None:
     import runpy
 
-    _begin(rules, words, ["-m", *request.arguments], os.getcwd())
+    _begin(rules, words, ["-m", *request.arguments], _working_directory())
     # What `python -m` itself calls: it sets sys.argv[0], and says what is wrong with a name.
     if ENABLED and hasattr(runpy, "_run_module_as_main"):
         runpy._run_module_as_main(request.program)
@@ -216,12 +247,14 @@ def _begin(rules: str, words: list[str], arguments: list[str], folder: str) -> A
     # This command may be under another `aiordma run`, whose options are not this one's.
     hooks.uninstall()
     hooks.install(rules, report="report" in words, outside_tls="outside-tls" in words)
+    # `python -m` without a working directory has put nothing there.
+    has_folder = sys.modules["__main__"].__spec__ is None or bool(_working_directory())
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = sys.modules["builtins"]
     sys.modules["__main__"] = module
     sys.argv[:] = arguments
     if not sys.flags.safe_path:
-        sys.path[0] = folder
+        sys.path[: 1 if has_folder else 0] = [folder]
     sys.excepthook = _show
     return module
 
