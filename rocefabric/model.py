@@ -46,6 +46,10 @@ WIRE_EXTRA = 20
 #: What a file may describe.
 _MOST_MEMBERS, _MOST_CABLES = 20_000, 100_000
 
+#: As the keys of `dscp_queue` are written.
+_DSCPS = {str(dscp) for dscp in range(64)}
+#: A cap of 1 kb/s; below it, a CNP takes longer than a simulation can count.
+_LEAST_CAP_MBPS = 0.001
 _NAME = re.compile(r"\w[\w.-]{0,63}")
 
 _T = TypeVar("_T")
@@ -265,7 +269,8 @@ class _Reader(Reader):
                 names[group.name] = (key, at)
         for at, switch in enumerate(network.switches):
             for dscp, queue in switch.dscp_queue.items():
-                if not (dscp.isdecimal() and len(dscp) < 3 and int(dscp) < 64 and queue in range(8)):
+                # Written as it is looked up; and `true` is no queue, though Python takes it for 1.
+                if dscp not in _DSCPS or type(queue) is not int or queue not in range(8):
                     raise self.fail(
                         ("switches", at, "dscp_queue"),
                         f"dscp_queue: {dscp[:20]} = {reprlib.repr(queue)} is no DSCP below 64 with a queue "
@@ -309,6 +314,11 @@ def judge_numbers(network: Network) -> None:
         raise NetworkError(f"{where('marking')}: RoCE, CNPs and everything else need a queue each")
     if len({each.dscp for each in classes} | {marking.cnp_dscp, marking.other_dscp}) < len(classes) + 2:
         raise NetworkError(f"{where('marking')}: RoCE, CNPs and everything else need a DSCP each")
+    if 0 < marking.cnp_cap_mbps < _LEAST_CAP_MBPS:
+        raise NetworkError(
+            f"{where('marking', 'cnp_cap_mbps')}: cnp_cap_mbps is 0, for the plan's own, or at least "
+            f"{_LEAST_CAP_MBPS:g}"
+        )
     if 0 < network.ecn.kmax_cells < network.ecn.kmin_cells:
         raise NetworkError(f"{where('ecn', 'kmax_cells')}: kmax_cells is below kmin_cells")
     if network.pfc.largest_frame < network.frame:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .shared import FILE, FORMATS, NETWORK, PROFILE, TRAFFIC, chosen, load, own_traffic, show_report
+from .shared import FILE, FORMATS, NETWORK, PROFILE, TRAFFIC, Number, chosen, load, own_traffic, show_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def _times(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--before", type=_DEVICES, help="The same files, earlier: what was counted since then.")
     @click.option(
         "--seconds",
-        type=click.FloatRange(0.001, 1e9),
+        type=Number(0.001, 1e9),
         required=True,
         help="Between both, or since the counters were cleared.",
     )

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from .shared import FILE, show
+from .shared import FILE, Number, show
 
 __all__ = ["discover"]
 
-_GBPS = click.FloatRange(0.001, 1600)
-_METERS = click.FloatRange(0, 100_000)
+_GBPS = Number(0.001, 1600)
+_METERS = Number(0, 100_000)
 
 
 @click.command()

@@ -33,6 +33,7 @@ __all__ = [
     "SEEDS",
     "TRAFFIC",
     "Means",
+    "Number",
     "chosen",
     "load",
     "means",
@@ -41,6 +42,17 @@ __all__ = [
     "show",
     "show_report",
 ]
+
+
+class Number(click.FloatRange):
+    """Within its range; ``nan``, which is within every range of click's, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail(f"{value} is no number", param, ctx)
+        return found
+
 
 NETWORK = click.argument("network", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -62,7 +74,7 @@ JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes; one for e
 SEEDS = click.option(
     "--seed",
     "seeds",
-    type=int,
+    type=click.IntRange(-(1 << 63), (1 << 63) - 1),  # what a store holds
     multiple=True,
     default=(1,),
     show_default=True,

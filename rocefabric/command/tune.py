@@ -36,7 +36,13 @@ def _show(trial: Trial) -> None:
 )
 @TRAFFIC
 @click.option("--trials", type=click.IntRange(1), default=40, show_default=True, help="Settings to try.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the search and its traffic.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 32) - 1),
+    default=1,
+    show_default=True,
+    help="Of the search and its traffic.",
+)
 @PROFILE
 @means
 @click.option("--svg", type=FILE, help="Draw throughput against latency there.")

@@ -45,6 +45,9 @@ def test_the_example_is_read() -> None:
         ("length_m = 15", "[marking]\nroce_dscp = 48", 12, "need a DSCP each"),
         ("length_m = 15", "[ecn]\nweight = 2", 13, "weight = 2 is more than 1"),
         ('name = "tor"', 'name = "tor"\ndscp_queue = {46 = 9}', 5, "46 = 9 is no DSCP below 64"),
+        ('name = "tor"', 'name = "tor"\ndscp_queue = {"03" = 5}', 5, "03 = 5 is no DSCP below 64"),
+        ('name = "tor"', 'name = "tor"\ndscp_queue = {3 = true}', 5, "3 = True is no DSCP below 64"),
+        ("length_m = 15", "[marking]\ncnp_cap_mbps = 1e-13", 13, "cnp_cap_mbps is 0, for the plan's own, or"),
     ],
 )
 def test_errors_name_the_line(old: str, new: str, line: int, text: str) -> None:

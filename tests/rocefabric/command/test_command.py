@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
 from click.testing import CliRunner
 
 from aiordma.cli.main import main
@@ -47,6 +48,23 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["fabric", "plan", str(network)])
     assert done.exit_code == 1
     assert f"{network}:4: unknown key 'nom'" in done.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate", str(EXAMPLE), "--seed", str(2**70)],
+        ["sweep", str(EXAMPLE), "--seed", str(-(2**70))],
+        ["tune", str(EXAMPLE), "--seed", str(2**32)],
+        ["discover", str(EXAMPLE), "--rate", "nan"],
+        ["discover", str(EXAMPLE), "--length", "nan"],
+        ["compare", str(EXAMPLE), "--seconds", "nan"],
+    ],
+    ids=lambda words: " ".join(words[::2]).replace(str(EXAMPLE), ""),
+)
+def test_numbers_that_nothing_can_take(words: list[str]) -> None:
+    done = CliRunner().invoke(main, ["fabric", *words])
+    assert (done.exit_code, f"Invalid value for '{words[2]}'" in done.output) == (2, True), done.output
 
 
 def test_a_simulation(tmp_path: Path) -> None:
