@@ -418,6 +418,11 @@ int soft_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_r
 uint32_t soft_ops_allowed(enum ibv_qp_type type);
 /* Of these, what posting need not look at more closely: depends on its attributes. */
 uint32_t soft_ops_now(const struct soft_qp *qp);
+/*
+ * 0, or the errno with which posting would refuse one of these, so many in all. Takes the lock. Other threads can only
+ * make room in the queue afterwards, as long as none uses ibv_post_send at the same time.
+ */
+int soft_post_refuses(struct soft_qp *qp, const struct ibv_send_wr *wr, size_t count);
 /* What a post function returns for this errno. */
 int soft_error_returned(int err);
 /* The destination's MTU, when it is known: of another one, messages of several packets fail. sq_lock held. */

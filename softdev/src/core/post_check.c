@@ -131,3 +131,32 @@ int soft_post_check(const struct soft_qp *qp, const struct ibv_send_wr *wr, uint
 		return EINVAL;
 	return 0;
 }
+
+static int refuses(struct soft_qp *qp, const struct ibv_send_wr *wr, size_t count)
+{
+	if (soft_state(qp) < IBV_QPS_RTS)
+		return 0; /* posting refuses the first, and of what may not be posted yet there is no more to say */
+	if (!soft_sq_has_room(qp, count))
+		return ENOMEM;
+	for (; wr; wr = wr->next) {
+		uint64_t length = 0;
+
+		if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge)
+			return (int)soft_personality()->sge_error;
+		const bool bare = wr->opcode == IBV_WR_BIND_MW || wr->opcode == IBV_WR_LOCAL_INV;
+		for (int i = 0; i < wr->num_sge && !bare; i++)
+			length += wr->sg_list[i].length;
+		const int found = soft_post_check(qp, wr, length);
+		if (found > 0)
+			return found;
+	}
+	return 0;
+}
+
+int soft_post_refuses(struct soft_qp *qp, const struct ibv_send_wr *wr, size_t count)
+{
+	soft_lock(&qp->sq_lock);
+	const int err = refuses(qp, wr, count);
+	soft_unlock(&qp->sq_lock);
+	return err;
+}

@@ -286,15 +286,6 @@ static void link_up(struct soft_ex *ex)
 	}
 }
 
-/* Other threads can only make room in the queue meanwhile, as long as none uses ibv_post_send at the same time. */
-static bool has_room(struct soft_qp *qp, size_t count)
-{
-	soft_lock(&qp->sq_lock);
-	const bool room = soft_sq_has_room(qp, count);
-	soft_unlock(&qp->sq_lock);
-	return room;
-}
-
 static int wr_complete(struct ibv_qp_ex *qp)
 {
 	struct soft_qp *soft = of(qp);
@@ -304,7 +295,9 @@ static int wr_complete(struct ibv_qp_ex *qp)
 
 	if (!error && ex->wr_count) {
 		link_up(ex);
-		error = has_room(soft, ex->wr_count) ? soft_post_send(&soft->qp, &ex->wrs[0].wr, &bad) : ENOMEM;
+		error = soft_post_refuses(soft, &ex->wrs[0].wr, ex->wr_count);
+		if (!error)
+			error = soft_post_send(&soft->qp, &ex->wrs[0].wr, &bad);
 	}
 	pthread_mutex_unlock(&ex->mutex);
 	return error;

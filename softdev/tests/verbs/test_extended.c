@@ -194,6 +194,34 @@ static void all_or_nothing(void)
     pair_close(&a, &b);
 }
 
+/* What posting refuses, and no call of the list has: of the requests before it none is posted, either. */
+static void none_of_a_list(void)
+{
+    open_pair(IBV_QPT_RC, ALL_OPS);
+    memset(b.buf, 0, 16);
+    fill(a.buf, 16, 4);
+    for (int last = 0; last < 2; last++) {
+        ibv_wr_start(ex);
+        ex->wr_id = 1;
+        ex->wr_flags = IBV_SEND_SIGNALED;
+        ibv_wr_rdma_write(ex, of_b.rkey, of_b.addr);
+        ibv_wr_set_sge(ex, a.mr->lkey, (uintptr_t)a.buf, 8);
+        ex->wr_id = 2;
+        ibv_wr_atomic_fetch_add(ex, of_b.rkey, of_b.addr + 8, 1);
+        ibv_wr_set_sge(ex, a.mr->lkey, (uintptr_t)a.buf + 8, last ? 8 : 4); /* an atomic has 8 bytes */
+        if (!last) {
+            CHECK_EQ(ibv_wr_complete(ex), EINVAL);
+            continue;
+        }
+        OK(ibv_wr_complete(ex));
+    }
+    /* Those that are complete first would be the ones of the list that was refused. */
+    expect_wc(a.send_cq, 1, IBV_WC_SUCCESS);
+    expect_wc(a.send_cq, 2, IBV_WC_SUCCESS);
+    expect_empty(a.send_cq);
+    pair_close(&a, &b);
+}
+
 static void datagrams(void)
 {
     struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 1}};
@@ -324,5 +352,5 @@ static void polling(void)
     pair_close(&a, &b);
 }
 
-TEST_MAIN(TEST(every_operation), TEST(inline_data), TEST(all_or_nothing), TEST(datagrams), TEST(creation),
-          TEST(polling))
+TEST_MAIN(TEST(every_operation), TEST(inline_data), TEST(all_or_nothing), TEST(none_of_a_list),
+          TEST(datagrams), TEST(creation), TEST(polling))
