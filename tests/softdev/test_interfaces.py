@@ -169,6 +169,32 @@ def test_changes(library: Path, host: None) -> None:
 
 
 @pyverbs_is_here
+def test_loopback_for_a_while(library: Path, host: None) -> None:
+    """Whenever there are others, loopback is at no index, as where there always were others."""
+    alone = (4096, {0: "127.0.0.1", 1: "::1", 3: "127.0.0.1"})
+    others = {0: "10.79.0.1", 1: "fd79::1", 3: "10.79.0.1"}
+    with opened(library) as early:
+        assert early.look() == alone
+        add_interface("one", 1500, "10.79.0.1/24", "fd79::1/64")
+        assert early.look() == (1024, others)
+        with opened(library) as late:
+            for port in (early, late):
+                assert port.look() == (1024, others)
+            for _ in range(2):
+                for name in ("one", "one-end"):  # both have an address of the kernel's
+                    ip("-n", NAME, "link", "set", name, "down")
+                for port in (early, late):
+                    assert set(port.look()[1].values()) == {"127.0.0.1", "::1"}
+                for name in ("one", "one-end"):
+                    ip("-n", NAME, "link", "set", name, "up")
+                ip("-n", NAME, "addr", "replace", "fd79::1/64", "dev", "one", "nodad")
+                for port in (early, late):
+                    _, gids = port.look()
+                    assert set(gids.values()) == set(others.values())
+                    assert gids[0] == gids[3] == "10.79.0.1"
+
+
+@pyverbs_is_here
 def test_events(library: Path, host: None) -> None:
     """A program hears of changes without asking, and the port goes down with the last interface that ran."""
     with opened(library) as port:

@@ -9,8 +9,8 @@
  *
  * Addresses that other hosts can reach come first, so that index 0, the default of most tools, is one of them. Cards
  * have their first IPv4 address as RoCEv2 at index 3, which other programs take, so it is repeated there. Loopback addresses
- * are shown only while there are no others: programs that take any GID of the list would connect hosts by them. rdma_cm uses
- * them all the same.
+ * are shown only while there are no others, which take their entries when they come: programs that take any GID of the list
+ * would connect hosts by them. rdma_cm uses them all the same.
  *
  * The port's MTU is the one that fits all interfaces whose addresses are shown, because a port has only one.
  */
@@ -157,6 +157,24 @@ static void remove_stale(struct soft_gids *table, const struct ifaddrs *all)
 		table->used[i] &= there[i];
 }
 
+static bool has_others(const struct ifaddrs *all)
+{
+	for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
+		union ibv_gid gid;
+
+		if (rank_of(one, &gid) != UNUSABLE && !soft_gid_is_loopback(gid.raw))
+			return true;
+	}
+	return false;
+}
+
+/* Of a time without others: among them loopback would be shown. It gets an entry that is not. */
+static void remove_shown_loopback(struct soft_gids *table)
+{
+	for (unsigned i = 0; i < table->count; i++)
+		table->used[i] &= table->spare[i] || !soft_gid_is_loopback(table->entries[i].gid.raw);
+}
+
 static int interface_mtu(int fd, uint32_t interface)
 {
 	struct ifreq request = { 0 };
@@ -222,17 +240,18 @@ static int fill(struct soft_gids *table)
 	if (getifaddrs(&all))
 		return errno;
 	remove_stale(table, all); /* first, so that their entries are free */
-	table->others = false;
+	table->others = has_others(all);
+	if (table->others)
+		remove_shown_loopback(table);
 	for (enum rank rank = 0; rank < RANKS; rank++) {
 		for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
 			union ibv_gid gid;
 
 			if (rank_of(one, &gid) != rank)
 				continue;
-			const bool loopback = soft_gid_is_loopback(gid.raw);
-			table->others |= !loopback;
 			if (find(table, &gid) < 0)
-				add(table, &gid, if_nametoindex(one->ifa_name), table->others && loopback);
+				add(table, &gid, if_nametoindex(one->ifa_name),
+				    table->others && soft_gid_is_loopback(gid.raw));
 		}
 	}
 	find_state(table, all);
