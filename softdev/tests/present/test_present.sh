@@ -21,6 +21,23 @@ says() {
 	grep -q -- "$wanted" "$here/out" || { cat "$here/out" >&2; fail "$*: no \"$wanted\""; }
 }
 
+# Help is on standard output, also of the words before which nothing else is done, and what is no word of theirs is refused.
+mkdir "$here/empty"
+cd "$here/empty"
+for words in --help -h 'dir --help' 'dir -h' 'present --help' 'tree --help' 'fault --help' 'trace --help'; do
+	softdev $words >"$here/out" 2>"$here/err" || fail "softdev $words ended with an error"
+	grep -q '^usage: softdev ' "$here/out" && [ ! -s "$here/err" ] || fail "softdev $words gives no help"
+done
+for words in '' --no-such no-such 'dir --no-such' 'dir one two' present 'present --no-such' 'present --mount' \
+	'present --mount --no-such' 'tree --no-such'; do
+	status=0
+	softdev $words >"$here/out" 2>"$here/err" || status=$?
+	[ $status = 2 ] || fail "softdev $words ended with $status"
+	grep -q '^usage: softdev ' "$here/err" && [ ! -s "$here/out" ] || fail "softdev $words does not say how it is used"
+done
+[ -z "$(ls -A)" ] || fail "something was made: $(ls -A)"
+cd /
+
 # The tree, with what the device itself answers.
 softdev tree "$here/tree"
 softdev tree "$here/tree" # again, over the one that is there
