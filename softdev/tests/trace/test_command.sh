@@ -57,6 +57,14 @@ has 'FAILED receive-too-small' "$here/out"
 has 'doorbells/s' "$here/out"
 
 # What is wrong is said.
+mkdir "$here/full"
+if unshare -rm mount -t tmpfs tmpfs "$here/full" 2>/dev/null; then
+	unshare -rm sh -euc 'mount -t tmpfs -o size=100k tmpfs "$1/full"
+		"$2" -o "$1/full/kept" "$3" receive_too_small 2>"$1/err"
+		find "$1/full/kept" -name "*.rec" >"$1/left"' sh "$here" "$tool" "$program" || fail "a full disk ends the program"
+	has 'nothing is recorded.*No space left' "$here/err"
+	[ ! -s "$here/left" ] || fail "a file that is no recording stays"
+fi
 head -c 3000 "$file" >"$here/short.rec"
 if "$tool" --explain "$here/short.rec" >"$here/out" 2>"$here/err"; then fail "a file that is cut short was read"; fi
 has 'cannot be read: ' "$here/err"

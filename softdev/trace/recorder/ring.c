@@ -142,13 +142,12 @@ static void read_program(char *to, size_t size)
 }
 
 /* A program may call exec(): the number in the name is then the next one. */
-static int make_file(const char *directory)
+static int make_file(const char *directory, char path[PATH_MAX])
 {
-	char path[PATH_MAX];
 	int fd = -1;
 
 	for (unsigned n = 0; fd < 0 && n < 1000; n++) {
-		snprintf(path, sizeof(path), "%s/%d-%u.rec", directory, (int)getpid(), n);
+		snprintf(path, PATH_MAX, "%s/%d-%u.rec", directory, (int)getpid(), n);
 		fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (fd < 0 && errno != EEXIST)
 			break;
@@ -164,7 +163,8 @@ static void *map(uint64_t offset, uint64_t length)
 {
 	void *at;
 
-	if (posix_fallocate(file, (off_t)offset, (off_t)length))
+	errno = posix_fallocate(file, (off_t)offset, (off_t)length);
+	if (errno)
 		return NULL;
 	at = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, (off_t)offset);
 	return at == MAP_FAILED ? NULL : at;
@@ -208,6 +208,7 @@ static bool fill_file(void)
 static bool ready(void)
 {
 	const char *directory = *begun_in ? begun_in : getenv("SOFTDEV_TRACE");
+	char path[PATH_MAX];
 
 	if (header)
 		return true;
@@ -217,11 +218,14 @@ static bool ready(void)
 		atomic_store(&failed, true);
 		return false;
 	}
-	file = make_file(directory);
+	file = make_file(directory, path);
 	if (file >= 0 && fill_file())
 		return true;
+	const int error = errno;
+	if (file >= 0)
+		unlink(path); /* no recording, and nobody could read it */
 	fprintf(stderr, "softdev: nothing is recorded, as there can be no file in SOFTDEV_TRACE=\"%s\": %s\n",
-		directory, strerror(errno));
+		directory, strerror(error));
 	forget();
 	atomic_store(&failed, true);
 	return false;
