@@ -15,11 +15,22 @@
 
 static volatile sig_atomic_t child;
 
-/* The program decides what a signal means; then it is explained. */
-static void pass_on(int number)
+/* A terminal's signal goes to all of a process group; that it has hung up, to the leader of the session alone. */
+static bool has_come_there_too(int number, const siginfo_t *from)
 {
-	if (child > 0)
+	return from->si_code == SI_KERNEL && getpgid((pid_t)child) == getpgrp() &&
+	       (number != SIGHUP || getsid(0) != getpid());
+}
+
+/* The program decides what a signal means; then it is explained. */
+static void pass_on(int number, siginfo_t *from, void *context)
+{
+	const int saved = errno;
+
+	(void)context;
+	if (child > 0 && !has_come_there_too(number, from))
 		kill((pid_t)child, number);
+	errno = saved;
 }
 
 static bool own_directory(char path[PATH_MAX])
@@ -54,15 +65,22 @@ static bool preload(void)
 int run(char *const *command, const char *directory, bool live, struct server *server)
 {
 	static const int passed[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
-	struct sigaction action = { .sa_handler = pass_on, .sa_flags = SA_RESTART }, old[4];
+	struct sigaction action = { .sa_sigaction = pass_on, .sa_flags = SA_RESTART | SA_SIGINFO }, old[4];
+	sigset_t these, before;
 	int status;
 
+	/* What comes while there is no child to pass it on to waits. */
+	sigemptyset(&these);
+	for (size_t n = 0; n < 4; n++)
+		sigaddset(&these, passed[n]);
+	sigprocmask(SIG_BLOCK, &these, &before);
 	for (size_t n = 0; n < 4; n++)
 		sigaction(passed[n], &action, &old[n]);
 	const pid_t pid = fork();
 	if (!pid) {
 		for (size_t n = 0; n < 4; n++)
 			sigaction(passed[n], &old[n], NULL);
+		sigprocmask(SIG_SETMASK, &before, NULL);
 		if (!preload() || setenv("SOFTDEV_TRACE", directory, 1)) {
 			fprintf(stderr, "softdev: the environment of %s cannot be set up\n", command[0]);
 			_exit(126);
@@ -71,11 +89,14 @@ int run(char *const *command, const char *directory, bool live, struct server *s
 		fprintf(stderr, "softdev: %s: %s\n", command[0], strerror(errno));
 		_exit(errno == ENOENT ? 127 : 126);
 	}
+	const int error = errno;
+	if (pid > 0)
+		child = pid;
+	sigprocmask(SIG_SETMASK, &before, NULL);
 	if (pid < 0) {
-		fprintf(stderr, "softdev: %s\n", strerror(errno));
+		fprintf(stderr, "softdev: %s\n", strerror(error));
 		return 126;
 	}
-	child = pid;
 	const struct watching what = { .pid = pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0), .is_child = true };
 	if (live || server)
 		watch(&what, server, directory, live);
@@ -115,12 +136,22 @@ void attached(pid_t pid, const char *directory, bool live, struct server *server
 {
 	/* Not SA_RESTART: it ends the waiting, and not the process that is recorded. */
 	struct sigaction action = { .sa_handler = stop_waiting };
-	const struct watching what = { .pid = pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0), .enough = &enough };
+	sigset_t these, before;
+	const struct watching what = { .pid = pid,
+				       .pidfd = (int)syscall(SYS_pidfd_open, pid, 0),
+				       .enough = &enough,
+				       .waiting = &before };
 
+	/* They come only while this waits: one that came just before would not end the waiting. */
+	sigemptyset(&these);
+	sigaddset(&these, SIGINT);
+	sigaddset(&these, SIGTERM);
+	sigprocmask(SIG_BLOCK, &these, &before);
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
-	if (what.pidfd < 0)
-		return;
-	watch(&what, server, directory, live);
-	close(what.pidfd);
+	if (what.pidfd >= 0) {
+		watch(&what, server, directory, live);
+		close(what.pidfd);
+	}
+	sigprocmask(SIG_SETMASK, &before, NULL);
 }

@@ -58,6 +58,7 @@ struct watching {
 	int pidfd; /* -1: the kernel has none */
 	bool is_child;
 	volatile sig_atomic_t *enough; /* NULL: only its end is */
+	const sigset_t *waiting;       /* the signals that are blocked meanwhile; NULL: as ever */
 };
 /* Shows the recordings of a directory until the process has ended: as a table, to the clients of a server, or not at all. */
 void watch(const struct watching *what, struct server *server, const char *directory, bool live);

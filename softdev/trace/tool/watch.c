@@ -280,7 +280,10 @@ void watch(const struct watching *what, struct server *server, const char *direc
 			show_ms = now + 1000;
 		}
 		const size_t more = server ? serve_wants(server, fds + 1) : 0;
-		if (poll(fds, 1 + more, server ? PACE_MS : live || what->pidfd < 0 ? 200 : -1) < 0) {
+		const long ms = server ? PACE_MS : 200;
+		const struct timespec pace = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+		const bool paced = server || live || what->pidfd < 0;
+		if (ppoll(fds, 1 + more, paced ? &pace : NULL, what->waiting) < 0) {
 			for (size_t n = 0; n < 1 + more; n++)
 				fds[n].revents = 0; /* a signal */
 		}
