@@ -101,9 +101,10 @@ static void rebind(const struct dl_phdr_info *object, void **slot, void *to)
 
 	for (unsigned n = 0; n < object->dlpi_phnum; n++) {
 		const ElfW(Phdr) *part = &object->dlpi_phdr[n];
-		const uintptr_t begin = object->dlpi_addr + part->p_vaddr;
-		read_only |= part->p_type == PT_GNU_RELRO && (uintptr_t)slot >= begin &&
-			     (uintptr_t)slot < begin + part->p_memsz;
+		/* As the linker does it: the last page, if it is only partly for reading, stays writable. */
+		const uintptr_t begin = (object->dlpi_addr + part->p_vaddr) & ~(page - 1);
+		const uintptr_t end = (object->dlpi_addr + part->p_vaddr + part->p_memsz) & ~(page - 1);
+		read_only |= part->p_type == PT_GNU_RELRO && at >= begin && at < end;
 	}
 	if (read_only && mprotect((void *)at, page, PROT_READ | PROT_WRITE))
 		return;
