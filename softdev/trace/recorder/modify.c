@@ -97,7 +97,7 @@ TRACE_EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 	if (error && mark)
 		trace_enter(mark_of(qp), mark);
 	else if (!error && extended)
-		trace_forget_qp_ex(qp);
+		trace_forget_qp_ex(qp, extended);
 	return error;
 }
 

@@ -343,7 +343,7 @@ TRACE_EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
 
 	note_gone(TRACE_RING_CONTROL, TRACE_CQ_GONE, record.device, cq, trace_ticks(), error);
 	if (!error && extended)
-		trace_forget_cq_ex(cq);
+		trace_forget_cq_ex(cq, extended);
 	return error;
 }
 

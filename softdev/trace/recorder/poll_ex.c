@@ -84,10 +84,8 @@ void trace_adopt_cq_ex(struct ibv_cq_ex *cq)
 	cq->next_poll = next_poll;
 }
 
-void trace_forget_cq_ex(struct ibv_cq *cq)
+void trace_forget_cq_ex(const struct ibv_cq *cq, void *saved)
 {
-	void *of = trace_find(cq);
-
-	trace_leave(cq);
-	free(of);
+	trace_leave_as(cq, saved);
+	free(saved);
 }

@@ -332,13 +332,9 @@ void trace_adopt_qp_ex(struct ibv_qp_ex *qp)
 #undef REPLACE
 }
 
-void trace_forget_qp_ex(struct ibv_qp *qp)
+void trace_forget_qp_ex(const struct ibv_qp *qp, void *saved)
 {
-	struct qp_ex *saved = trace_find(qp);
-
-	if (!saved)
-		return;
-	trace_leave(qp);
+	trace_leave_as(qp, saved);
 	give_back(saved);
 	if (open_list.qp && &open_list.qp->qp_base == qp)
 		open_list.qp = NULL;

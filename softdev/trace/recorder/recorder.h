@@ -113,6 +113,8 @@ void *trace_find(const void *object);
 /* Enters it, in place of what was there before. False: there is no room. */
 bool trace_enter(const void *object, void *value);
 void trace_leave(const void *object);
+/* Only while it has that value: another thread may have got an object at the same address, and entered that. */
+void trace_leave_as(const void *object, const void *value);
 
 /* ---- context.c --------------------------------------------------------------------------------------- */
 
@@ -153,9 +155,10 @@ int trace_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 void trace_empty_poll(const struct ibv_cq *cq, uint8_t device);
 /* The functions of an extended object. */
 void trace_adopt_qp_ex(struct ibv_qp_ex *qp);
-void trace_forget_qp_ex(struct ibv_qp *qp);
+/* saved: what trace_find() had for the object before it was destroyed. */
+void trace_forget_qp_ex(const struct ibv_qp *qp, void *saved);
 void trace_adopt_cq_ex(struct ibv_cq_ex *cq);
-void trace_forget_cq_ex(struct ibv_cq *cq);
+void trace_forget_cq_ex(const struct ibv_cq *cq, void *saved);
 
 /* ---- objects.c, modify.c ------------------------------------------------------------------------------ */
 

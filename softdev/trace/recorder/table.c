@@ -66,3 +66,16 @@ void trace_leave(const void *object)
 	if (trace_find(object))
 		trace_enter(object, NULL);
 }
+
+void trace_leave_as(const void *object, const void *value)
+{
+	pthread_mutex_lock(&lock);
+	for (unsigned i = place(object), n = 0; n < ENTRIES; i = (i + 1) % ENTRIES, n++) {
+		const void *there = atomic_load_explicit(&entries[i].object, memory_order_relaxed);
+		if (there == object && atomic_load_explicit(&entries[i].value, memory_order_relaxed) == value)
+			atomic_store_explicit(&entries[i].value, NULL, memory_order_release);
+		if (!there || there == object)
+			break;
+	}
+	pthread_mutex_unlock(&lock);
+}
