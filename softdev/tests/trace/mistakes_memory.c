@@ -135,6 +135,15 @@ static void remote_without_local(void)
     end_close(&a);
 }
 
+/* Each with another length, as of a program that tries on. */
+static void refused_in_a_loop(void)
+{
+    end_open(&a, NULL);
+    for (size_t n = 1; n <= 1000; n++)
+        CHECK(!ibv_reg_mr(a.pd, (void *)4096, n, IBV_ACCESS_LOCAL_WRITE));
+    end_close(&a);
+}
+
 static void odd_address(void)
 {
     open_pair();
@@ -210,6 +219,7 @@ const struct mistake mistakes_memory[] = {
     {"a WRITE from behind the end of the region", "local-out-of-bounds", behind_the_local_region, false},
     {"a receive into memory without LOCAL_WRITE", "local-rights", receive_into_memory_for_reading, false},
     {"REMOTE_WRITE without LOCAL_WRITE", "access-flags", remote_without_local, false},
+    {"memory that is not there, in a loop", "register-fault", refused_in_a_loop, false},
     {"an atomic operation at an odd address", "atomic-unaligned", odd_address, false},
     {"a registration for each message", "registration-per-message", registered_for_each_message, false},
     {"memory deregistered while it is sent", "dereg-in-use", deregistered_in_use, false},

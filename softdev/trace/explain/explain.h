@@ -214,6 +214,7 @@ struct finding {
 	uint64_t ns;
 	uint64_t key; /* findings of one rule about one thing are one */
 	unsigned times;
+	unsigned others; /* of these, about things for which there are too many findings of this name */
 	char text[900];
 };
 

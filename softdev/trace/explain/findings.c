@@ -24,16 +24,29 @@ static bool needs_all(const char *name)
 void found(struct findings *to, const struct story *story, const char *name, enum severity severity, uint64_t ns,
 	   uint64_t key, const char *format, ...)
 {
+	/* What fails in a loop is one mistake, and looking through thousands of findings for each next one takes minutes. */
+	enum { ALIKE = 16 };
+	struct finding *last = NULL;
+	unsigned alike = 0;
 	va_list values;
 
 	if (story->from->header.attached && needs_all(name))
 		return;
 	for (size_t n = 0; n < to->count; n++) {
 		struct finding *old = &to->list[n];
-		if (old->story == story && old->key == key && !strcmp(old->name, name)) {
+		if (old->story != story || strcmp(old->name, name) != 0)
+			continue;
+		if (old->key == key) {
 			old->times++;
 			return;
 		}
+		last = old;
+		alike++;
+	}
+	if (last && alike >= ALIKE) {
+		last->times++;
+		last->others++;
+		return;
 	}
 	if (to->count == to->room) {
 		const size_t room = to->room ? to->room * 2 : 16;
@@ -84,9 +97,11 @@ static void print_wrapped(FILE *to, const char *text, unsigned indent)
 static void print_one(FILE *to, const struct finding *one)
 {
 	static const char *const words[] = { [FAILED] = "FAILED", [WRONG] = "WRONG", [ADVICE] = "ADVICE" };
-	char times[40] = "", whole[sizeof(one->text) + 160];
+	char times[80] = "", whole[sizeof(one->text) + 200];
 
-	if (one->times > 1)
+	if (one->others)
+		snprintf(times, sizeof(times), " (%u times, %u of them others of this name)", one->times, one->others);
+	else if (one->times > 1)
 		snprintf(times, sizeof(times), " (%u times)", one->times);
 	snprintf(whole, sizeof(whole), "%s %s, at %.6f s%s: %s", words[one->severity], one->name, (double)one->ns / 1e9,
 		 times, one->text);
