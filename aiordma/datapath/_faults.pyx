@@ -81,11 +81,13 @@ cdef class LinkFilter(Hook):
     def attach(self) -> None:
         """Pass everything on the link through the filter. In any thread, as detach()."""
         self.qp.hook = self
+        self.qp.diverted = True
 
     def detach(self) -> bool:
         """Let the link work without the filter, unless something is held; whether that was so."""
         if self.idle:
             self.qp.hook = None
+            self.qp.diverted = self.qp.refused
         return self.qp.hook is None
 
     cdef int end(self) except -1:

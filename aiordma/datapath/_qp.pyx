@@ -370,7 +370,7 @@ cdef class QueuePair(SendQueue):
         aio_chain_signal_last(chain)
         self.sq_unsignalled = 0
         self.post(chain)
-        if self.failed:
+        if self.failed or self.refused:
             return 0
         self.fragments.append((self.sq_posted, flow, until, count))
         if not self.with_imm and aio_chain_is_read(chain):

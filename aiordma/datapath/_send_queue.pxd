@@ -43,6 +43,7 @@ cdef class SendQueue(CompletionOwner):
     cdef expects_fn expects                 # says which key of the peer's comes next; NULL: another device
     cdef notes_fn notes                     # leaves a number to the peer, should this process end; NULL: another device
     cdef bint refused                       # the device has refused a request: the link fails, in the loop's next turn at last
+    cdef bint diverted                      # requests go to the hook; or nowhere, once one was refused
     cdef bint ack_watched                   # on_ack_owed() was called, and watch_ack() not yet
     cdef object waiting_flows               # deque of flows with something to post, first come first served
     cdef object reads_out                   # iWARP: deque of the send queue positions of READs that are under way

@@ -161,8 +161,9 @@ cdef class SendQueue(CompletionOwner):
     cdef int post(self, aio_chain *chain) except -1:
         cdef int posted = 0
         cdef int rc
-        if self.hook is not None:
-            return self.hook.post(chain)
+        if self.diverted:
+            # What is posted behind a request that was refused would announce it, and follow upon its number.
+            return self.hook.post(chain) if self.hook is not None and not self.refused else 0
         if aio_chain_bytes(chain) < LONG_POST_BYTES:
             rc = aio_chain_post(self.qp, chain, &posted)
         else:
@@ -175,7 +176,7 @@ cdef class SendQueue(CompletionOwner):
         if rc:
             # The window and the cursors have moved already, so the link must fail. Its flows learn of it as of any
             # other failure.
-            self.refused = True
+            self.refused = self.diverted = True
             self.cq.fail_owner(self, VerbsError(rc, "ibv_post_send"))
         return 0
 

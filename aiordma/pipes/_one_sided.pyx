@@ -212,7 +212,7 @@ cdef class OneSided(Flow):
 
     cdef bint may_be_at_once(self, Transfer transfer) noexcept:
         cdef QueuePair qp = self.qp
-        return (qp.astray != &qp.no_count and qp.hook is None and not qp.failed and 0 < transfer.length <= self.fragment
+        return (qp.astray != &qp.no_count and not qp.diverted and not qp.failed and 0 < transfer.length <= self.fragment
                 and not self.waiting and not self.out and not qp.cq.fair_queue.waiting and self.has_room())
 
     cdef bint at_once(self, Transfer transfer) except -1:

@@ -35,7 +35,7 @@ cdef class RingFailover:
 
     cdef int keep_unfinished(self, QueuePair qp, uint64_t prod, const unsigned char *data, uint32_t want) except -1:
         """Keep the last ``want`` bytes, up to ``prod``, if the device did not carry them out while they were posted."""
-        if qp.astray[0] != qp.astray_seen or qp.failed or qp.refused or qp.hook is not None:
+        if qp.astray[0] != qp.astray_seen or qp.failed or qp.diverted:
             qp.astray_seen = qp.astray[0]
             self.signalled, self.unproved = self.unproved, self.outlived
             self.release(qp)
@@ -53,8 +53,9 @@ cdef class RingFailover:
         return 0
 
     cdef int release(self, QueuePair qp) except -1:
-        """Drop what was kept of requests that have completed."""
-        while self.kept and qp.is_done(<uint32_t>self.kept[0][0]):
+        """Drop what was kept of requests that have completed. One that was refused has no position of its own: it seems to
+        have completed together with those before it."""
+        while self.kept and not qp.refused and qp.is_done(<uint32_t>self.kept[0][0]):
             self.kept.popleft()
         return 0
 

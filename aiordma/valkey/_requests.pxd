@@ -22,6 +22,7 @@ cdef class ValkeyRequests(CompletionOwner):
     # mirror was written, and the position up to which the device may still read what was in it before.
     cdef unsigned char *mirror
     cdef uint32_t mirror_lkey, mirror_size, mirrored, mirror_until
+    cdef bint refused                       # the device has refused a request, and gets no more
     cdef uint32_t staged                    # bytes in the mirror, from there on, that are not posted yet
     cdef object failure, _on_readable, _on_writable
     cdef public bint pushes                 # see contracts.Pipe; its owners poll by themselves

@@ -220,6 +220,8 @@ cdef class ValkeyRequests(CompletionOwner):
 
     cdef int post(self, aio_chain *chain) except -1:
         cdef int posted = 0, rc
+        if self.refused:
+            return 0            # the server would take its bytes for those that were refused
         if chain.sge[0].length < LONG_POST_BYTES:
             rc = aio_chain_post(self.qp, chain, &posted)
         else:
@@ -229,6 +231,7 @@ cdef class ValkeyRequests(CompletionOwner):
             self.cq.outside -= 1
         self.sq_posted += posted
         if rc:
+            self.refused = True
             self.cq.fail_owner(self, VerbsError(rc, "ibv_post_send"))
         return 0
 
