@@ -504,7 +504,6 @@ cdef class QueuePair(SendQueue):
 
     cdef int fail(self, object reason) except -1:
         """Break everything on this link, once. The device may use its memory until the QP is flushed or destroyed."""
-        cdef Flow flow
         if self.failed:
             return 0
         self.failed = True
@@ -522,9 +521,11 @@ cdef class QueuePair(SendQueue):
         self.receives_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
         for found in list(self.flows):
             if found is not None:
-                flow = found
-                flow.queued = False
-                flow.on_broken(reason)
+                (<Flow>found).queued = False
+                try:
+                    (<Flow>found).on_broken(reason)
+                except BaseException as error:
+                    self.cq.report(error)   # the others must learn of it all the same
         self.owner.on_failed(reason)
         return 0
 
