@@ -47,10 +47,21 @@ cdef class RingFailover:
 
     cdef int keep(self, uint32_t position, uint64_t first, const unsigned char *data, uint32_t n) except -1:
         """Keep n bytes of the stream, from byte ``first`` on, until the send queue has completed ``position``."""
-        if self.kept is None:
-            self.kept = deque()
-        self.kept.append((position, first, bytes_of(data, n)))
+        try:
+            if self.kept is None:
+                self.kept = deque()
+            self.kept.append((position, first, bytes_of(data, n)))
+        except MemoryError:
+            # They are out already, so whoever sends them must not hear of it. But until they have arrived for certain, the
+            # stream cannot leave RDMA.
+            self.holed, self.hole = True, position
         return 0
+
+    cdef bint has_hole(self, QueuePair qp) noexcept:
+        """Whether bytes that might have to be sent again were not kept."""
+        if self.holed and not qp.refused and qp.is_done(self.hole):
+            self.holed = False
+        return self.holed
 
     cdef int release(self, QueuePair qp) except -1:
         """Drop what was kept of requests that have completed. One that was refused has no position of its own: it seems to

@@ -408,7 +408,8 @@ cdef class RingLife(Flow):
 
     cdef bint may_leave(self) noexcept:
         return (self.failure is None and self.tx is not None and not self.finished and self.failover.stage != LEFT
-                and not self.cursors.peer_has(ABNORMAL_CLOSE) and not self.cursors.local_has(ABNORMAL_CLOSE))
+                and not self.cursors.peer_has(ABNORMAL_CLOSE) and not self.cursors.local_has(ABNORMAL_CLOSE)
+                and not self.failover.has_hole(self.qp))
 
     @property
     def can_leave(self) -> bool:

@@ -39,3 +39,4 @@ cdef class RingDatagrams(CompletionOwner):
     cdef object take(self, Py_ssize_t n)
     cdef object nothing(self)
     cdef int fault(self, object reason) except -1
+    cdef int break_off(self, object error) except -1

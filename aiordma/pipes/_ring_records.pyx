@@ -150,13 +150,15 @@ cdef class RingDatagrams(CompletionOwner):
                     self.cq.flush_if_late()
             return True
         self.push()
-        placed = self.put_bytes(data, n) if self.staged == 0 else 0
-        if placed < n:
-            if owner is None:
-                self.rest, self.rest_at = bytes_of(data + placed, n - placed), 0
-            else:
-                self.rest, self.rest_at = owner, placed
-            self.watch()
+        try:
+            placed = self.put_bytes(data, n) if self.staged == 0 else 0
+            if placed < n:
+                self.rest_at = 0 if owner is None else placed
+                self.rest = bytes_of(data + placed, n - placed) if owner is None else owner
+                self.watch()
+        except MemoryError as error:
+            self.break_off(error)       # the peer waits for the rest of it
+            raise
         return True
 
     cdef Py_ssize_t put_bytes(self, const unsigned char *data, Py_ssize_t n) except -1:
@@ -198,6 +200,10 @@ cdef class RingDatagrams(CompletionOwner):
                 self.watch()        # which polls; where a thread helps, the loop comes here again
         except (BrokenResourceError, ClosedResourceError):
             self.lost = True    # the next operation reports it
+        except MemoryError as error:
+            if self.cq.helping:
+                raise
+            self.break_off(error)       # what is out, and what is not, cannot be told
         finally:
             self.posting = False
         return 0
@@ -410,7 +416,9 @@ cdef class RingDatagrams(CompletionOwner):
 
     cdef int fault(self, object reason) except -1:
         """The peer's bytes are not records: nothing after this can be told apart."""
-        error = RemoteProtocolError(f"the peer broke the protocol of datagrams: {reason}")
+        return self.break_off(RemoteProtocolError(f"the peer broke the protocol of datagrams: {reason}"))
+
+    cdef int break_off(self, object error) except -1:
         self.faulty = True
         if self.rings.failover.stage == LEFT:
             callbacks = self.pipe.on_readable, self._on_writable
