@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from .._cq cimport CompletionPoller
 from ..proto.message cimport ReceiveBudget
-from ._rendezvous cimport Pulls
+from ._rendezvous cimport Pull, Pulls
 
 # What a method of Inbox returns: whether the channel goes on. If not, Inbox.take_error() has the reason.
 cdef enum:
@@ -35,4 +35,5 @@ cdef class Inbox:
     cdef int receive_announcement(self, const unsigned char *message, uint32_t length) except -1
     cdef int hand_over(self, object message, uint32_t size, bint large, object placement=*) except -1
     cdef int deliver(self) except -1
+    cdef object bring(self, Pull pull)
     cdef int drop(self) except -1

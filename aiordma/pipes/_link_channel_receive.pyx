@@ -129,19 +129,29 @@ cdef class Inbox:
                     pull = <Pull>message
                     if not pull.complete():
                         break
+                    try:
+                        message = self.bring(pull)
+                    except Exception as error:
+                        self.error = error      # no memory for it: what follows must not be taken for it
+                        return PEER_FAILED
+                    if not self.waiting:
+                        break                   # the channel was closed meanwhile
                     self.waiting.popleft()
-                    if pull.placement is not None:
-                        self.pulls.fill(pull)
-                        self.placed_count += pull.direct
-                        verdict = self.hand_over(pull.head, pull.size(), True, pull.placement)
-                    else:
-                        verdict = self.hand_over(self.pulls.lend(pull), pull.size(), True)
+                    verdict = self.hand_over(message, pull.size(), True, pull.placement)
                 else:
                     self.waiting.popleft()
                     verdict = self.hand_over(message, <uint32_t>PyBytes_GET_SIZE(message), False)
         finally:
             self.delivering = False
         return verdict
+
+    cdef object bring(self, Pull pull):
+        """What the user gets of a message that is complete."""
+        if pull.placement is None:
+            return self.pulls.lend(pull)
+        self.pulls.fill(pull)
+        self.placed_count += pull.direct
+        return pull.head
 
     cdef int drop(self) except -1:
         """What was not handed over goes."""

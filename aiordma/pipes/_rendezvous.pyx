@@ -241,18 +241,16 @@ cdef class Pulls:
     cdef object lend(self, Pull pull):
         """A message that is complete, as its user gets it."""
         cdef LentSink lent
+        if pull.copy is None and self.memory.may_lend():
+            lent = LentSink.__new__(LentSink)
+            block, pull.block = pull.block, None
+            lent.block, lent.memory, lent.start, lent.length = block, self.memory, pull.start, pull.size()
+            return memoryview(lent)
+        # A copy where users hold so much already that pulls could find no memory. The block goes once there is one.
+        message = memoryview(pull.copy if pull.copy is not None else bytes_of(pull.start, pull.size()))
         block, pull.block = pull.block, None
-        if pull.copy is not None:
-            self.memory.release_sink(block)
-            return memoryview(pull.copy)
-        if not self.memory.may_lend():
-            # Users hold so much already that pulls could find no memory: they get further messages as copies.
-            message = bytes_of(pull.start, pull.size())
-            self.memory.release_sink(block)
-            return memoryview(message)
-        lent = LentSink.__new__(LentSink)
-        lent.block, lent.memory, lent.start, lent.length = block, self.memory, pull.start, pull.size()
-        return memoryview(lent)
+        self.memory.release_sink(block)
+        return message
 
     cdef int cancel(self, Pull pull) except -1:
         """The message is not wanted any more. Its sink stays until the READs into it are done."""
