@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..pipes.placement import Placement
     from ..verbs.memory.arena import Block
+    from ..verbs.memory.pool import MemoryPool
     from ..verbs.memory.queue import Waiting
     from .contracts import EngineView
     from .link import LinkParts
@@ -35,6 +36,20 @@ class UsersMemory(Protocol):
     def begin_placement(self, placement: Placement, /) -> tuple[int, int] | None: ...
 
     def end_placement(self, placement: Placement, /) -> None: ...
+
+
+class _Copy:
+    """A message that is being put together outside of registered memory counts."""
+
+    __slots__ = ("_length", "_pool")
+
+    def __init__(self, pool: MemoryPool, length: int) -> None:
+        self._pool, self._length = pool, length
+        pool.budget.copied_bytes += length
+
+    def __del__(self) -> None:
+        self._pool.budget.copied_bytes -= self._length
+        self._pool.queue.on_freed()
 
 
 class MessageMemory:
@@ -121,6 +136,14 @@ class MessageMemory:
             self._busy = False
         self._consider(refusal, length, pool.budget.longest_sink)
         return None
+
+    def may_copy(self, length: int) -> bool:
+        """Whether a message for which there may never be a sink may be put together outside now."""
+        return self._engine.pool.budget.may_copy(length)
+
+    def count_copy(self, length: int) -> object:
+        """One is, until the last reference to the result is gone."""
+        return _Copy(self._engine.pool, length)
 
     def may_lend(self) -> bool:
         """Whether users may keep further blocks; if not, they get copies."""

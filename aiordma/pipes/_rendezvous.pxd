@@ -28,6 +28,7 @@ cdef class Pull:
     cdef bint direct                # the READs go where the user wants them, and there is no block
     cdef bytes head
     cdef bytes copy                 # where it is put together, if the sink has room for one READ only; else None
+    cdef object share               # counts the copy, for as long as it is referred to
     cdef unsigned char *start       # of the message in the sink, or in the copy
     cdef uint32_t staged            # bytes of the READ into such a sink
     cdef uint64_t remote_addr
@@ -85,6 +86,7 @@ cdef class Pulls:
     cdef bint covers(self, uint64_t remote_addr) noexcept
     cdef bint may_read(self)
     cdef bint ask(self, Pull pull) except -1
+    cdef object take_part(self, Pull pull)
     cdef bint find_sink(self, Pull pull) except -1
     cdef int post_read(self) except -2
     cdef int read_done(self) noexcept

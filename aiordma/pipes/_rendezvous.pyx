@@ -248,7 +248,7 @@ cdef class Pulls:
             return memoryview(lent)
         # A copy where users hold so much already that pulls could find no memory. The block goes once there is one.
         message = memoryview(pull.copy if pull.copy is not None else bytes_of(pull.start, pull.size()))
-        block, pull.block = pull.block, None
+        block, pull.block, pull.share = pull.block, None, None
         self.memory.release_sink(block)
         return message
 
@@ -314,6 +314,17 @@ cdef class Pulls:
         pull.direct = True
         return True
 
+    cdef object take_part(self, Pull pull):
+        """A sink for one READ at a time, for a message that is put together outside; None: not now."""
+        if not self.memory.may_copy(pull.size()):
+            return None
+        copy = PyBytes_FromStringAndSize(NULL, pull.size())
+        block = self.memory.take_sink(min(pull.remote_bytes, self.fragment))
+        if block is not None:
+            # Not before: a pull that held a share and waited for a sink could wait behind one that waits for a share.
+            pull.share, pull.copy = self.memory.count_copy(pull.size()), copy
+        return block
+
     cdef bint find_sink(self, Pull pull) except -1:
         """Memory to pull the message into; False: not now. :raises MemoryError: not even for a fragment."""
         cdef uint32_t head_bytes = <uint32_t>PyBytes_GET_SIZE(pull.head)
@@ -322,13 +333,10 @@ cdef class Pulls:
             pull.begun = True
             self.reading.append(pull)
             return True
-        if pull.copy is None:
-            try:
-                block = self.memory.take_sink(pull.room())
-            except MemoryError:
-                pull.copy = PyBytes_FromStringAndSize(NULL, pull.size())
-        if pull.copy is not None:
-            block = self.memory.take_sink(min(pull.remote_bytes, self.fragment))
+        try:
+            block = self.memory.take_sink(pull.room())
+        except MemoryError:
+            block = self.take_part(pull)
         if block is None:
             return False
         pull.block = block

@@ -305,6 +305,12 @@ class RendezvousMemory(Protocol):
     def release_sink(self, block: Block, /) -> None:
         """Neither the device nor the user needs it any more. In any thread."""
 
+    def may_copy(self, length: int, /) -> bool:
+        """Whether a message for which there may never be a sink may be put together outside now."""
+
+    def count_copy(self, length: int, /) -> object:
+        """One is, until the last reference to the result is gone."""
+
     def may_lend(self) -> bool:
         """Whether users may keep further sinks; if not, they get copies."""
 

@@ -154,7 +154,7 @@ def test_model(
             for user in users:
                 user.go_on()
             for one, other in (users, users[::-1]):
-                await until(lambda one=one: one.is_done)
+                await until(_done(one))
                 if not other.is_over:
                     await until(_arrived(one, other))
             for one, other in (users, users[::-1]):
@@ -164,6 +164,10 @@ def test_model(
             await until(lambda: a.is_finished and b.is_finished)
 
     anyio.run(play)
+
+
+def _done(user: Planned) -> Callable[[], bool]:
+    return lambda: user.is_done
 
 
 def _arrived(one: Planned, other: Planned) -> Callable[[], bool]:

@@ -101,6 +101,8 @@ class Budget:
         #: Blocks that were ever handed out.
         self.allocations = 0
         self._reuses = self._downgrades = self._failures = 0
+        #: Bytes of messages that are put together outside: there may never be a block for one of them.
+        self.copied_bytes = 0
 
     # ---- who may take what
 
@@ -140,6 +142,10 @@ class Budget:
     def message_bytes(self) -> int:
         """Bytes that messages hold now, with what lies in the same slabs."""
         return self._busy[Purpose.SOURCES] + self._busy[Purpose.SINKS]
+
+    def may_copy(self, length: int) -> bool:
+        """Whether a message may be put together outside: the first, and others within the limit."""
+        return not self.copied_bytes or self.copied_bytes + length <= self.limit_bytes
 
     def may_keep_sinks(self) -> bool:
         """Whether users may keep what is in sinks, perhaps for ever."""
