@@ -2,8 +2,8 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from ._fairness cimport SendQueueWaiter
-from ._send_queue cimport SendQueue
-from ._verbs cimport aio_chain, ibv_wc
+from ._send_queue cimport KIND_RECEIVE, SendQueue
+from ._verbs cimport aio_chain, aio_post_recv, ibv_wc
 
 cdef enum:
     CDC_TYPE = 0xFE
@@ -58,7 +58,12 @@ cdef class QueuePair(SendQueue):
 
     cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until, uint32_t count=*) except -1
     cdef void retire_fragments(self)
-    cdef int _post_receive(self, uint32_t slot) except -1
+    cdef inline int offer(self, uint32_t slot) noexcept:
+        """Post a receive; 0, or an errno."""
+        return aio_post_recv(self.qp, self.tag | (<uint64_t>KIND_RECEIVE << 28) | slot,
+                             self.recv_addr + <uint64_t>slot * self.recv_bytes, self.recv_bytes, self.recv_lkey)
+
+    cdef int _post_receive(self, uint32_t slot) except -1       # or the link fails: look at `failed`
     cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1
     cdef void enqueue(self, Flow flow)
     cdef int flush_quiet(self) except -1

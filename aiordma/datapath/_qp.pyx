@@ -25,7 +25,6 @@ from ._verbs cimport (
     aio_chain,
     aio_chain_is_read,
     aio_chain_signal_last,
-    aio_post_recv,
     ibv_qp,
     ibv_wc,
 )
@@ -158,18 +157,20 @@ cdef class QueuePair(SendQueue):
         cq.attach(self)
 
     def start(self) -> None:
-        """Post all receives. Must be done before the peer may send (before the QP goes to RTR)."""
+        """Post all receives, before the peer may send (before the QP goes to RTR). :raises VerbsError:"""
         cdef uint32_t slot
+        cdef int rc
         for slot in range(self.recv_count):
-            self._post_receive(slot)
+            rc = self.offer(slot)
+            if rc:
+                self.cq.detach(self)
+                raise VerbsError(rc, "ibv_post_recv")
         self.say_held(False)
 
     cdef int _post_receive(self, uint32_t slot) except -1:
-        cdef int rc = aio_post_recv(self.qp, self.tag | (<uint64_t>KIND_RECEIVE << 28) | slot,
-                                    self.recv_addr + <uint64_t>slot * self.recv_bytes, self.recv_bytes, self.recv_lkey)
-        if rc:
-            raise VerbsError(rc, "ibv_post_recv")
-        return 0
+        # Without it the peer would have a credit less, and a gap in its window that never closes: the link fails.
+        cdef int rc = self.offer(slot)
+        return self.fail(VerbsError(rc, "ibv_post_recv")) if rc else 0
 
     # ---- flows of this link
 

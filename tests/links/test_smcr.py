@@ -13,12 +13,15 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
+from aiordma.errors import VerbsError
 from aiordma.links import engine as links_engine
 from aiordma.links.smcr.group import KernelGroup
 from aiordma.links.smcr.rings import RingPlaces
 from aiordma.proto.clc import Proposal
 from tests.health import until
 from tests.kernel_option import options
+from tests.processes import PATIENCE
+from tests.refusing import no_receives
 from tests.tuned import tuned
 from tests.world import DEVICE
 
@@ -129,6 +132,22 @@ async def test_a_lost_link_is_the_end_of_its_streams() -> None:
         for _, server in made:
             with pytest.raises(anyio.BrokenResourceError):
                 await server.receive()
+
+
+async def test_a_link_that_gets_no_receive_fails() -> None:
+    """Its peer does not write on into a ring that nobody looks at."""
+    config = tuned(device=DEVICE, ring_bytes=65536, keepalive_ms=50, keepalive_timeout_ms=60_000)
+    async with pairs(1, config) as [(client, server)]:
+        (link,) = [each.link for each in groups() if each.key.side == "server"]
+        with no_receives(link.parts.qp.pointer, last=1) as refusals, anyio.fail_after(PATIENCE):
+            await client.send(b"x")
+            await until(lambda: refusals.refused)
+            assert link.queue_pair.failed
+            assert isinstance(link.failure, VerbsError)
+            assert await server.receive() == b"x"
+            for end in client, server:
+                with pytest.raises(anyio.BrokenResourceError):
+                    await end.receive()
 
 
 class Memory:
