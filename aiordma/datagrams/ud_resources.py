@@ -11,6 +11,7 @@ from ..datapath._ud import Route, UdPort
 from ..errors import AioRdmaError, Code, NegotiationError, VerbsError
 from ..proto.resolve import QueuePairAddress
 from ..verbs.abi import Mtu
+from ..verbs.lifetime import release_all
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.qp import QpPath, QpSize
 from ..verbs.registrar import DeviceRegistrar
@@ -72,14 +73,7 @@ class UdParts:
         try:
             size = QpSize(send_wr=sends, recv_wr=receives, send_sge=1, inline_bytes=self.mtu)
             self.qp = UdQp(backend, self.pd, engine.cq, size, secrets.randbits(31))
-            try:
-                self._slots = self._allocate_slots()
-                self.qp.start()
-                self.port = self._open_port(queue, most)
-                self.port.start()
-            except BaseException:
-                self.qp.close()
-                raise
+            self._start(queue, most)
         except BaseException as error:
             self._release()
             if isinstance(error, MemoryLimitError):
@@ -96,6 +90,20 @@ class UdParts:
             host_id=engine.host_id,
         )
         engine.users.add(self)
+
+    def _start(self, queue: deque[tuple[bytes, Address]], most: int) -> None:
+        """Slots, port and receives of the queue pair. Without one of them it is closed."""
+        undo = [self.qp.close]
+        try:
+            self._slots = self._allocate_slots()
+            undo.append(self._slots.free)
+            self.qp.start()
+            self.port = self._open_port(queue, most)
+            undo.insert(0, self.port.close)
+            self.port.start()
+        except BaseException:
+            release_all("a datagram endpoint", *undo)
+            raise
 
     @property
     def qp_num(self) -> int:

@@ -43,5 +43,6 @@ cdef class UdPort(CompletionOwner):
     cdef int on_sent(self, ibv_wc *wc) except -1
     cdef int take(self, ibv_wc *wc, const unsigned char *at, uint32_t length) except -1
     cdef int repost(self) except -1
+    cdef int post_idle(self) noexcept
     cdef int fail(self, object reason) except -1
     cdef bint post(self, Route route, const unsigned char *data, Py_ssize_t n, uint32_t imm) except -1

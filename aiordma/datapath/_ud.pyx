@@ -123,27 +123,33 @@ cdef class UdPort(CompletionOwner):
         cq.attach(self)
 
     def start(self) -> None:
-        """Post all receives."""
+        """Post all receives. :raises VerbsError:"""
         cdef uint32_t slot
+        cdef int rc
         for slot in range(self.recv_count):
             self.idle[self.idle_count] = slot
             self.idle_count += 1
-            if self.idle_count == AIO_RECV_BATCH:
-                self.repost()
-        self.repost()
+            if self.idle_count == AIO_RECV_BATCH or slot + 1 == self.recv_count:
+                rc = self.post_idle()
+                if rc:
+                    raise VerbsError(rc, "ibv_post_recv")
 
     cdef int repost(self) except -1:
-        cdef int posted = 0, rc, i
+        cdef int rc
         if self.idle_count == 0 or self.failed:
             return 0
+        rc = self.post_idle()
+        return self.fail(VerbsError(rc, "ibv_post_recv")) if rc else 0
+
+    cdef int post_idle(self) noexcept:
+        """0, or an errno: those that were not posted stay idle."""
+        cdef int posted = 0, rc, i
         rc = aio_post_slots(self.qp, self.tag | (<uint64_t>KIND_RECEIVE << 28), self.recv_addr, self.slot_bytes,
                             self.recv_lkey, self.idle, self.idle_count, &posted)
         for i in range(posted, self.idle_count):
             self.idle[i - posted] = self.idle[i]
         self.idle_count -= posted
-        if rc:
-            return self.fail(VerbsError(rc, "ibv_post_recv"))
-        return 0
+        return rc
 
     # ---- sending
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import gc
 import socket
 import struct
 from typing import TYPE_CHECKING
@@ -14,10 +15,14 @@ import anyio.lowlevel
 import pytest
 
 from aiordma.config import Config
+from aiordma.datapath._ud import UdPort
 from aiordma.errors import Code
+from aiordma.links import engine as engines
 from aiordma.proto.resolve import PROVE, PROVED, Hello, Welcome, udp_proof
 from aiordma.verbs import softlib
 from tests.health import until
+from tests.processes import PATIENCE
+from tests.refusing import no_receives
 from tests.tuned import tuned
 from tests.virtual import in_virtual_time
 from tests.world import needs_pyverbs
@@ -46,6 +51,37 @@ def faults(spec: str) -> Iterator[None]:
         yield
     finally:
         assert device.softdev_faults(None) == 0
+
+
+@pytest.mark.parametrize("first", [1, 2, 5])
+async def test_a_queue_pair_that_gets_no_receives(first: int) -> None:
+    """The endpoint begins on UDP, and nothing is kept of the queue pair that was to be."""
+    async with await open_at() as known:
+        engine = await engines.current()
+        before, limit = engine.pool.statistics(), engine.cache.limit
+        with no_receives(parts_of(known).qp.pointer, only=False, first=first):
+            async with await open_at() as endpoint:
+                assert endpoint.fallback_reason is not None
+                assert endpoint.fallback_reason.code == Code.DEVICE_FAILURE
+                assert await endpoint.resolve(known.local_address) == "udp"
+                await endpoint.send((b"there", known.local_address))
+                assert await known.receive() == (b"there", endpoint.local_address)
+        after = engine.pool.statistics()
+        assert (after.used_bytes, after.registered_bytes) == (before.used_bytes, before.registered_bytes)
+        assert engine.cache.limit == limit
+        gc.collect()
+        assert len([each for each in gc.get_objects() if type(each) is UdPort]) == 1
+
+
+async def test_a_queue_pair_that_gets_no_receives_any_more(rdma_pair: Pair) -> None:
+    """It is replaced."""
+    one, other = rdma_pair
+    assert other._device is not None
+    with no_receives(parts_of(other).qp.pointer), anyio.fail_after(PATIENCE):
+        while not other._device.moves:
+            await one.send((b"x", other.local_address))
+            await anyio.lowlevel.checkpoint()
+    assert other.fallback_reason is None
 
 
 async def test_lost_datagrams_are_counted(rdma_pair: Pair) -> None:
