@@ -27,7 +27,7 @@ cdef class CompletionOwner:
     cdef CompletionPoller cq
     cdef uint64_t tag                       # high 32 bits of every wr_id of this owner
     cdef int on_completion(self, ibv_wc *wc) except -1
-    cdef int ran_out(self) except -1        # on_completion() had no memory, and did half of its work
+    cdef int ran_out(self) except -1        # on_completion() or flush() had no memory, and did half of its work
     cdef int flush(self) except -1          # post what was deferred to the end of the tick
     cdef bint flush_beside(self) except -1  # the same in another thread, if that calls nothing else; False: not now
     cdef int post_failed(self, object error) except -1
@@ -101,7 +101,7 @@ cdef class CompletionPoller(LateWork):
         return self.max_fragments - used if used < self.max_fragments else 0
 
     cdef int serve_waiters(self) except -1
-    cdef int end(self, CompletionOwner owner) except -1
+    cdef int end(self, CompletionOwner owner, error) except -1
     cdef int report(self, error) except -1
     cdef bint may_hold(self)
     cdef int flush(self) except -1

@@ -33,24 +33,11 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from .datapath._between_turns cimport BetweenTurns
 from .datapath._bytes_pool cimport SpareBytes
-from .datapath._spin cimport RunQueueDelay, SpinPolicy
+from .datapath._spin cimport RunQueueDelay, SpinPolicy, aio_relax, sched_yield
 from .datapath._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_req_notify_cq, ibv_wc
 from .wake._clock cimport Clock
 
 from .wake.escaping import contain
-
-cdef extern from * nogil:
-    """
-    #if defined(__x86_64__) || defined(__i386__)
-    #define aio_relax() __builtin_ia32_pause()
-    #else
-    #define aio_relax() __asm__ __volatile__("yield" ::: "memory")
-    #endif
-    """
-    void aio_relax()
-
-cdef extern from "<sched.h>" nogil:
-    int sched_yield()
 
 logger = logging.getLogger("aiordma.cq")
 
@@ -109,8 +96,7 @@ cdef class CompletionPoller(LateWork):
         self.spare = SpareBytes()
         self.free_slots = []
         self.receivers = []
-        self.dirty = []
-        self.failed_beside = []
+        self.dirty, self.failed_beside = [], []
         self.fair_queue = FairQueue()
         self.turns = 1
         self.max_fragments = max_fragments
@@ -209,7 +195,11 @@ cdef class CompletionPoller(LateWork):
         self.helped = False
         work, self.dirty = self.dirty, []
         for owner in work:
-            owner.flush()
+            try:
+                owner.flush()
+            except BaseException as error:
+                # It must not keep the others from theirs, nor come out of the operation that this is done for.
+                self.end(owner, error)
         return 0
 
     cdef bint help(self) except -1:
@@ -241,8 +231,11 @@ cdef class CompletionPoller(LateWork):
     cdef int report_failed(self) except -1:
         cdef CompletionOwner owner
         while self.failed_beside:
-            owner, error = self.failed_beside.pop()
-            owner.post_failed(error)
+            owner, reason = self.failed_beside.pop()
+            try:
+                owner.post_failed(reason)
+            except BaseException as error:
+                self.end(owner, error)
         return 0
 
     cdef int serve_waiters(self) except -1:
@@ -297,9 +290,7 @@ cdef class CompletionPoller(LateWork):
                     owner.on_completion(&self.wc[i])
                 except BaseException as error:
                     # A failing owner must not keep the others from their completions.
-                    self.report(error)
-                    if isinstance(error, MemoryError):
-                        self.end(owner)
+                    self.end(owner, error)
             if self.receivers:
                 self.end_batch()
         finally:
@@ -328,12 +319,14 @@ cdef class CompletionPoller(LateWork):
                     self.report(error)
         return 0
 
-    cdef int end(self, CompletionOwner owner) except -1:
-        """It has no memory for a completion, and would wait for ever for what it did not do."""
-        try:
-            owner.ran_out()
-        except BaseException as error:
-            self.report(error)
+    cdef int end(self, CompletionOwner owner, error) except -1:
+        """What it was to do has failed. Without memory for it, it would wait for ever for what it did not do."""
+        self.report(error)
+        if isinstance(error, MemoryError):
+            try:
+                owner.ran_out()
+            except BaseException as another:
+                self.report(another)
         return 0
 
     cdef int report(self, error) except -1:
@@ -430,7 +423,10 @@ cdef class CompletionPoller(LateWork):
                 self.linger, self.linger_rest = 0, LINGER_REST
             self.idle_since = 0
         if self.fair_queue.needs_next_turn:
-            self.fair_queue.next_turn()
+            try:
+                self.fair_queue.next_turn()
+            except BaseException as error:
+                self.report(error)
             if self.fair_queue.needs_next_turn:
                 self.schedule()
         if self.failed_beside:

@@ -348,7 +348,7 @@ cdef class QueuePair(SendQueue):
         return self.fail(CompletionError(wc.status, wc.vendor_err, operation, self.qp_num))
 
     cdef int ran_out(self) except -1:
-        return self.fail(LinkError("this end has no memory for what has come on the link"))
+        return self.fail(LinkError("this end has no memory for what comes and goes on the link"))
 
     cdef int on_sent(self, ibv_wc *wc) except -1:
         cdef uint32_t position = wc.wr_id & 0xfffffff

@@ -1,5 +1,18 @@
 from libc.stdint cimport int64_t, uint32_t
 
+cdef extern from * nogil:
+    """
+    #if defined(__x86_64__) || defined(__i386__)
+    #define aio_relax() __builtin_ia32_pause()
+    #else
+    #define aio_relax() __asm__ __volatile__("yield" ::: "memory")
+    #endif
+    """
+    void aio_relax()
+
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
 
 cdef class RunQueueDelay:
     cpdef int64_t read(self)

@@ -343,7 +343,7 @@ cdef class ValkeyRequests(CompletionOwner):
                                          self.qp_num))
 
     cdef int ran_out(self) except -1:
-        return self.fail(LinkError("this end has no memory for what the server has sent"))
+        return self.fail(LinkError("this end has no memory for what comes from the server and goes to it"))
 
     cdef int on_sent(self, ibv_wc *wc) except -1:
         # Positions count modulo 2^28.
