@@ -37,6 +37,8 @@ from .datapath._spin cimport RunQueueDelay, SpinPolicy, aio_relax, sched_yield
 from .datapath._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_req_notify_cq, ibv_wc
 from .wake._clock cimport Clock
 
+from .proto.codes import Code
+from .verbs.memory.budget import MemoryLimitError
 from .wake.escaping import contain
 
 logger = logging.getLogger("aiordma.cq")
@@ -145,7 +147,9 @@ cdef class CompletionPoller(LateWork):
         else:
             index = len(self.owners)
             if index > 0xffff:
-                raise MemoryError("aiordma: more than 65536 queue pairs on one completion queue")
+                raise MemoryLimitError(
+                    "this event loop has 65536 queue pairs, and its completion queue tells no more apart: close "
+                    "connections, or use several event loops or processes", Code.LIMIT_REACHED)
             self.owners.append(owner)
         # The generation tells completions of a destroyed QP from those of the next one in the same slot.
         owner.cq = self
