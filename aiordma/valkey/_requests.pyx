@@ -68,7 +68,8 @@ cdef class ValkeyRequests(CompletionOwner):
     :param buffers: address of ``buffer_count`` transfer buffers of ``buffer_bytes``, registered with remote write.
     :param recv_addr, recv_count, recv_lkey: receives of 32 bytes each.
     :param command_addr, command_lkey: 32 bytes for each work request of the send queue.
-    :param owner: has ``mirror(length) -> (address, lkey)``, and is told by ``failed(reason)`` and ``finished()``.
+    :param owner: has ``mirror(length) -> (address, lkey)``, and is told by ``failed(reason)``, ``parting()`` and
+        ``finished()``.
     """
 
     def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, *, uint64_t buffers, uint32_t rkey,
@@ -443,6 +444,7 @@ cdef class ValkeyRequests(CompletionOwner):
             return
         # Most requests are not signalled. This one completes after all of them, and takes no receive.
         self.flushing = True
+        self.owner.parting()
         self.write_nothing()
 
     def abort(self) -> None:

@@ -75,7 +75,6 @@ class Connection:
         self._released = False
         self._timer: Handle | None = None
         self._heard = 0
-        self._parting_since: float | None = None
         #: for those who look from outside: None until it is connected
         self.seen: Seen | None = None
         self._active, self._active_at = (0, 0), monotonic()
@@ -175,20 +174,26 @@ class Connection:
             self._heard = pipe.last_received
             self.active_at()
             self._look_later()
-        elif pipe.error is None and not self._released:
-            self._look_at_parting()
+
+    def parting(self) -> None:
+        """The pipe is closed, and waits until the server's device has all of it. One that takes nothing more,
+        but acknowledges what takes no receive, would keep the memory and the queue pair for ever."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._heard = self.pipe.last_received
+        config, waker = self.engine.config, self.engine.waker
+        patience = max(config.stopped_peer_ms / 1000, config.failover_timeout_ms / 1000, _LINGER_SECONDS)
+        self._timer = waker.call_at(waker.now() + patience, self._look_at_parting)
 
     def _look_at_parting(self) -> None:
-        """A closed pipe waits until the server's device has all of it. One that takes nothing more, but
-        acknowledges what takes no receive, would keep the memory and the queue pair for ever."""
-        pipe, config, now = self.pipe, self.engine.config, self.engine.waker.now()
-        if pipe.last_received != self._heard or self._parting_since is None:
-            self._heard, self._parting_since = pipe.last_received, now
-        if now - self._parting_since >= max(config.stopped_peer_ms, config.failover_timeout_ms) / 1000:
-            _log.debug("QP %d: the server has not taken what was sent before the close", self.qp.number)
-            pipe.abort()
+        self._timer = None
+        if self.pipe.error is not None or self._released:
+            return
+        if self.pipe.last_received != self._heard:
+            self.parting()
         else:
-            self._look_later()
+            _log.debug("QP %d: the server has not taken what was sent before the close", self.qp.number)
+            self.pipe.abort()
 
     def active_at(self) -> float:
         """When data was last seen to have gone or come (``time.monotonic()``). That is looked at here, and

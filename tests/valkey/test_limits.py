@@ -252,11 +252,12 @@ async def test_buffers_keep_their_size(server: ModelServer, other: ModelServer) 
 
 
 @in_virtual_time
+@pytest.mark.parametrize("keepalive", ["10000", "0"])
 async def test_a_server_that_never_takes_the_last_bytes(
-    anyio_backend: object, monkeypatch: pytest.MonkeyPatch
+    anyio_backend: object, monkeypatch: pytest.MonkeyPatch, keepalive: str
 ) -> None:
     """A closed stream waits for its server, and gives up: memory and queue pair are not held for ever."""
-    monkeypatch.setenv("AIORDMA_KEEPALIVE_MS", "10000")
+    monkeypatch.setenv("AIORDMA_KEEPALIVE_MS", keepalive)
     monkeypatch.setenv("AIORDMA_STOPPED_PEER_MS", "30000")
     engine = await current()
     server = await ModelServer.make(receives=4)
