@@ -426,7 +426,7 @@ cdef class RingDatagrams(CompletionOwner):
             self.pipe.abort()
             for callback in callbacks:
                 if callback is not None:
-                    callback()
+                    self.rings.call(callback)
         else:
             self.rings.on_broken(error)
             self.rings.abort_after_fault()

@@ -362,7 +362,7 @@ cdef class SwitchablePipe:
     cdef int wake(self, callback) except -1:
         if callback is not None:
             self.ring.qp.cq.wakes += 1
-            callback()
+            self.ring.call(callback)
         return 0
 
 

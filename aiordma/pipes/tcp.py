@@ -28,6 +28,7 @@ from .. import wake
 from ..errors import Code
 from ..plain import check_plain
 from ..proto import clc
+from ..wake.escaping import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +159,7 @@ class TcpPipe:
         if not self._eof:
             self._fail(exc)
         elif self._on_readable is not None:
-            self._on_readable()  # the kernel will announce nothing of what was read here
+            call(self._on_readable)  # the kernel will announce nothing of what was read here
 
     def sent_all(self) -> bool:
         """Whether the kernel has all that :meth:`try_send` took. If not, it is worth asking again when
@@ -440,7 +441,7 @@ class TcpPipe:
             return
         if self.spin_readable():
             if self._on_readable is not None:
-                self._on_readable()
+                call(self._on_readable)
         elif self._on_readable is not None and not self._watching:
             self._watch()
 
@@ -454,7 +455,7 @@ class TcpPipe:
         self._error = exc
         for callback in (self._on_readable, self._on_writable):
             if callback is not None:
-                callback()
+                call(callback)
 
     def close(self) -> None:
         """Close the connection; the kernel still delivers what was sent. Idempotent."""

@@ -45,6 +45,7 @@ cdef class ValkeyRequests(CompletionOwner):
     cdef void reuse_mirror(self) noexcept
     cdef int post_staged(self) except -1
     cdef int post_write(self, uint64_t source, uint32_t n, uint32_t lkey, uint32_t flags) except -1
+    cdef int call(self, callback) except -1
     cdef void wake_readers(self)
     cdef void wake_writers(self)
     cdef int on_receive(self, ibv_wc *wc) except -1

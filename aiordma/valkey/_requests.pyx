@@ -192,12 +192,21 @@ cdef class ValkeyRequests(CompletionOwner):
     cdef void wake_readers(self):
         if self._on_readable is not None:
             self.cq.wakes += 1
-            self._on_readable()
+            self.call(self._on_readable)
 
     cdef void wake_writers(self):
         if self._on_writable is not None:
             self.cq.wakes += 1
-            self._on_writable()
+            self.call(self._on_writable)
+
+    cdef int call(self, callback) except -1:
+        """Call what may be code of the program, in the midst of a completion."""
+        try:
+            callback()
+        except BaseException as error:
+            self.cq.report(error)
+        return 0
+
 
     # ---- posting
 

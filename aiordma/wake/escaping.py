@@ -10,10 +10,16 @@ So every such place catches ``BaseException``, does what it does for an error, a
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger("aiordma.wake")
 
 #: What asyncio lets out of its callbacks and tasks, and out of the loop.
 ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
@@ -36,6 +42,15 @@ def contain(error: BaseException) -> bool:
             raise error from None
         return True
     return False
+
+
+def call(callback: Callable[[], object]) -> None:
+    """Call what may be code of the program, where something else has to be done after it."""
+    try:
+        callback()
+    except BaseException as error:
+        if not contain(error):
+            _log.error("a callback failed", exc_info=error)
 
 
 def _call_soon(error: BaseException) -> None:

@@ -185,6 +185,24 @@ async def test_callbacks_follow_and_are_called(open_engine: Open) -> None:
         peer.abort()
 
 
+async def test_a_callback_that_fails_does_not_keep_the_stream(open_engine: Open) -> None:
+    """Both directions leave the ring: it takes nothing any more."""
+
+    def failing() -> None:
+        raise RuntimeError("of the program's")
+
+    async with open_engine() as engine:
+        pipe, peer = await connect(engine)
+        called: list[str] = []
+        pipe.on_readable, pipe.on_writable = failing, lambda: called.append("writable")
+        other = Other()
+        await leave(pipe, other)
+        assert called == ["writable"]
+        assert pipe.try_send(b"on TCP") == 6
+        assert other.sent == [b"on TCP"]
+        peer.abort()
+
+
 async def test_the_end_follows(open_engine: Open) -> None:
     async with open_engine() as engine:
         for operation, noted in (("send_eof", "eof"), ("close", "close")):

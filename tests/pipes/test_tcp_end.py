@@ -22,12 +22,15 @@ class Failing(socket.socket):
     """As Linux: the first send reports the error, and reads find an end behind what had come."""
 
     number = 0
+    reset = False
 
     def send(self, *_: object) -> int:
         number, self.number = self.number, errno.EPIPE
         raise OSError(number, os.strerror(number))
 
     def recv(self, *args: int) -> bytes:
+        if self.reset:
+            raise ConnectionResetError
         try:
             return super().recv(*args)
         except BlockingIOError:
@@ -89,4 +92,26 @@ async def test_an_end_that_was_not_read_yet_is_found(pair: tuple[Failing, socket
         pipe.try_send(b"x")
     assert pipe.try_receive(100) == b"all"
     assert pipe.try_receive(100) == b""
+    pipe.close()
+
+
+@pytest.mark.parametrize("how", ["send", "look"])
+async def test_a_callback_that_fails(how: str, pair: tuple[Failing, socket.socket]) -> None:
+    """The other direction learns of the end, too, and no operation raises what the callback raised."""
+    sock, _ = pair
+    pipe, called = TcpPipe(sock), list[str]()
+
+    def failing() -> None:
+        called.append("readable")
+        raise RuntimeError("of the program's")
+
+    pipe.on_readable, pipe.on_writable = failing, lambda: called.append("writable")
+    if how == "send":
+        sock.number = errno.ECONNRESET
+        with pytest.raises(BrokenResourceError, match="TCP connection is lost"):
+            pipe.try_send(b"x")
+    else:
+        sock.reset = True
+        pipe.look()
+    assert called[:2] == ["readable", "writable"]
     pipe.close()

@@ -23,6 +23,7 @@ from ...proto import clc
 from ...proto.frames import MAX_BODY_BYTES, Assembler, data_header, negotiation_frame
 from ...proto.life.frames import FramesLife
 from ...proto.life.outputs import CloseTcp, Put, ResetTcp
+from ...wake.escaping import call
 from .ahead import Ahead
 from .tcp_carrier import PEER_DIED, lost_because
 
@@ -204,7 +205,7 @@ class FramedPipe:
         if life.closed or self._carrier.failure is not None:
             self._go_on()
         if self.on_readable is not None and (self._ahead.bytes or life.ended):
-            self.on_readable()
+            call(self.on_readable)
         if self.on_writable is not None and (life.failure or life.lost or life.peer_closed):
             self.on_writable()
 

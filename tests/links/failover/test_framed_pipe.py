@@ -105,6 +105,22 @@ async def test_what_a_reader_has_taken_is_no_reason_not_to_read_on() -> None:
     assert framed.readable == 1
 
 
+async def test_a_callback_that_fails_keeps_no_sender_waiting() -> None:
+    """Both are told of the end."""
+    delivery = Delivery()
+    framed = framed_on(delivery)
+    await until(lambda: delivery.watched)
+    told: list[str] = []
+
+    def failing() -> None:
+        told.append("readable")
+        raise RuntimeError("of the program's")
+
+    framed.on_readable, framed.on_writable = failing, lambda: told.append("writable")
+    delivery.say(end_frame(closed=True), 1)
+    assert told == ["readable", "writable"]
+
+
 async def test_a_peer_that_asks_and_does_not_read_is_not_answered_without_end() -> None:
     """Each message of a negotiation would be answered; nothing is sent while the peer reads nothing."""
     delivery = Delivery()
