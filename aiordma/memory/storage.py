@@ -139,7 +139,11 @@ def _open_home() -> _Source:
         home = _homes.get(os.getpid())
         if home is None:
             backend = open_backend("soft")
-            pd = backend.alloc_pd()
+            try:
+                pd = backend.alloc_pd()
+            except BaseException:
+                backend.close()  # else each region that is tried would open the device once more
+                raise
             pointer = backend.binding.pointers.pd_pointer(pd)
             home = _homes[os.getpid()] = _Source(os.getpid(), backend, pd, pointer)
     return home

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import gc
 import mmap
 import pickle
@@ -12,9 +13,11 @@ import pytest
 
 from aiordma import memory
 from aiordma.config import Config
-from aiordma.memory import Fault, Rights
+from aiordma.errors import VerbsError
+from aiordma.memory import Fault, Rights, storage
 from aiordma.memory.region import Registry
 from aiordma.proto.memory import DESCRIPTOR_BYTES, Descriptor
+from aiordma.verbs import backend
 from aiordma.verbs.memory.budget import MemoryLimitError
 from tests.health import until
 
@@ -243,3 +246,25 @@ async def test_mistakes_have_a_text() -> None:
         for pickled in (region, region[:8], region.blocks(8, [1]), remote, remote.blocks(8, [1])):
             with pytest.raises(TypeError, match="descriptor"):
                 pickle.dumps(pickled)
+
+
+def test_a_device_without_a_domain_for_regions_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try opened it once more."""
+    opened: list[str] = []
+
+    class Refusing:
+        def alloc_pd(self) -> None:
+            raise VerbsError(errno.ENOMEM, "ibv_alloc_pd")
+
+        def close(self) -> None:
+            opened.remove("soft")
+
+    def open_backend(name: str) -> Refusing:
+        opened.append(name)
+        return Refusing()
+
+    monkeypatch.setattr(backend, "open_backend", open_backend)
+    monkeypatch.setattr(storage, "_homes", {})
+    with pytest.raises(VerbsError, match="ibv_alloc_pd"):
+        storage._open_home()
+    assert opened == []
