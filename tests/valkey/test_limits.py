@@ -198,6 +198,21 @@ async def test_no_memory_for_what_has_come(
             await echo(bystander, other)
 
 
+async def test_copies_are_kept_where_the_positions_begin_again(anyio_backend: object) -> None:
+    """The 2^32nd request reads from the copies: they are not written over before it is done."""
+    server = await ModelServer.make(8 * MIB)
+    try:
+        async with await connected(server) as stream:
+            pipe: Any = stream._pipe
+            pipe.look()
+            seen = pipe.statistics()
+            posted = seen.writes + seen.registrations_sent + seen.queries
+            pipe.count_on((1 << 32) - posted - 16)
+            assert pipe.try_send(bytes(5 * MIB)) == 4 * MIB  # 16 WRITEs: the copies have room for no more
+    finally:
+        server.close()
+
+
 # ---- time
 
 
