@@ -99,15 +99,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def _wait_longer(slower: float) -> None:
-    """Stretch the library's timeouts for its peer unless a test sets them: the peer is slow, too."""
-    from aiordma.config import Config
-
-    for field in ("negotiate_timeout_ms", "head_start_ms"):
-        milliseconds = round(getattr(Config(), field) * slower)
-        os.environ.setdefault(f"AIORDMA_{field.upper()}", str(milliseconds))
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Runs before any test module, and with it :mod:`tests.world`, is imported."""
@@ -123,8 +114,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if world is not None and (world.DEVICE, world.SLOWER) != (config.getoption("device"), slower):
         # The conftest.py of a directory named on the command line was imported before the options were read.
         raise pytest.UsageError("set AIORDMA_TEST_DEVICE and AIORDMA_TEST_SLOWER instead of options here")
-    if slower != 1:
-        _wait_longer(slower)
+    from tests import patient
+
+    patient.set_environment()
+    patient.set_defaults()
     if config.getoption("orders") is not None:
         from tests import orders
 

@@ -28,7 +28,7 @@ _ROOT = Path(__file__).parents[1]
 #: For ``anyio.fail_after``, which stretches it in a slower place.
 PATIENCE = world.PATIENCE
 #: The same for those who do not wait by ``fail_after``.
-FULL_PATIENCE = PATIENCE * world.SLOWER
+FULL_PATIENCE = world.FULL_PATIENCE
 
 
 class Forked:

@@ -27,6 +27,7 @@ from typing import Any
 
 import anyio
 
+from tests import patient
 from tests.loops import LOOPS
 
 _PR_SET_PDEATHSIG = 1
@@ -148,6 +149,7 @@ def forked(orders: socket.socket) -> list[str]:
 def main(target: str, loop: str, arguments: str) -> None:
     die_with_parent()
     signal.signal(signal.SIGUSR1, dump)
+    patient.set_defaults()
     control = Control(os.dup(0), os.dup(1))
     os.dup2(2, 1)
     module, name = target.split(":")

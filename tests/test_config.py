@@ -14,10 +14,12 @@ import aiordma
 from aiordma import config as config_module
 from aiordma.config import OTHER_VARIABLES, Config, settings, unknown_variables
 from aiordma.proto.objects import LARGEST_LIMIT
+from tests import patient
 from tests.tuned import CONSTANTS, tuned
 
 
-def test_defaults_are_valid_and_documented() -> None:
+def test_defaults_are_valid_and_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient.as_for_users(monkeypatch)
     config = Config(memory_limit_bytes=2 << 30)  # the default is less in a small cgroup, see test_cgroup
     rows = settings()
     assert {row.name: row.default for row in rows} == {row.name: getattr(config, row.name) for row in rows}

@@ -20,7 +20,7 @@ DEVICE = os.environ.get("AIORDMA_TEST_DEVICE", "soft")
 PERSONALITY = os.environ.get("SOFTDEV_PERSONALITY", "soft")
 #: It delivers when it likes; the software device does so before the call that posts has returned.
 LATE = DEVICE != "soft" or bool(os.environ.get("AIORDMA_FILTER"))
-#: The deadlines of the tests, which end what hangs, are this many times longer. The library's are not.
+#: The deadlines of the tests, which end what hangs, are this many times longer.
 SLOWER = float(os.environ.get("AIORDMA_TEST_SLOWER", "1"))
 #: Whether aiordma's objects are pyverbs'.
 PYVERBS = os.environ.get("AIORDMA_VERBS") != "own" and importlib.util.find_spec("pyverbs") is not None
@@ -35,6 +35,8 @@ needs_pyverbs = pytest.mark.skipif(not PYVERBS, reason="aiordma's own verbs bind
 
 #: Longer than anything takes that works, also on a machine with much else to do.
 PATIENCE = float(os.environ.get("AIORDMA_TEST_PATIENCE", "30"))
+#: The same for those who do not wait by ``anyio.fail_after``, which :func:`_stretch` stretches.
+FULL_PATIENCE = PATIENCE * SLOWER
 
 
 def _stretch() -> None:

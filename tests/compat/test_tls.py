@@ -23,7 +23,7 @@ from tests.world import DEVICE
 from .recorder import Recorder
 
 pytestmark = pytest.mark.anyio
-SOFT = Config(device=DEVICE, server_first_wait_ms=2000)
+SOFT = Config(device=DEVICE)
 BIG = bytes(range(256)) * 8000
 
 # What client and server allow -> the path, and the reason at each end (None: RDMA).
@@ -196,7 +196,7 @@ async def test_a_reply_after_the_clients_end_arrives_where_the_payload_is_outsid
 async def test_without_rdma_the_payload_stays_in_tls() -> None:
     """Both allow it without a device: our own transport, inside the TLS session of the negotiation."""
     client_context, server_context = tls_contexts()
-    none = Config(device="none", server_first_wait_ms=2000)
+    none = Config(device="none")
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert isinstance(writer.transport, TlsTransport)

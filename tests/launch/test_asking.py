@@ -24,6 +24,7 @@ from aiordma.negotiation import peers, question
 from aiordma.negotiation.peers import KnownServer, Peers
 from aiordma.negotiation.plain_peers import LIFETIME_S, PlainPeers
 from aiordma.proto.clc import EYE_CATCHER
+from tests import patient
 from tests.processes import FULL_PATIENCE
 from tests.world import DEVICE
 
@@ -100,8 +101,15 @@ class Plain:
         return sum(head.startswith(EYE_CATCHER) for head in self.heads)
 
 
+def its_time_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of who is silent no answer comes, however long it is waited for."""
+    patient.as_for_users(monkeypatch)
+
+
 @pytest.fixture(params=["complains", "closes", "silent"])
-def plain(request: pytest.FixtureRequest) -> Iterator[Plain]:
+def plain(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plain]:
+    if request.param == "silent":
+        its_time_is_short(monkeypatch)
     server = Plain(request.param)
     yield server
     server.close()
@@ -190,7 +198,10 @@ def test_a_server_of_ours_is_asked_and_then_connected_to(run: Any, cache: Path) 
     assert not cache.exists()
 
 
-def test_a_task_that_is_cancelled_does_not_cancel_the_others_question(run: Any) -> None:
+def test_a_task_that_is_cancelled_does_not_cancel_the_others_question(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its_time_is_short(monkeypatch)
     server = Plain("silent")
 
     async def main() -> None:

@@ -24,6 +24,7 @@ from aiordma.negotiation.first_bytes import FirstBytes
 from aiordma.negotiation.plain_peers import PlainPeers
 from aiordma.negotiation.question import Answer
 from aiordma.negotiation.question import ask as ask_whether
+from tests import patient
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
@@ -244,6 +245,7 @@ def test_a_server_that_was_late_once_is_asked_again(run: Any, host: str, cache: 
             assert await ask(host, port) == "rdma"
 
     with pytest.MonkeyPatch.context() as patience:
+        patient.as_for_users(patience)
         patience.setattr(loading, "_HEAD_START_MS", 0)
         patience.setattr(peer_cache, "_BELIEVED_S", 0)
         patience.setattr(FirstBytes, "are_clc", are_clc)

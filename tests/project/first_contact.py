@@ -80,7 +80,7 @@ def _package(name: str) -> str:
 async def _connect(ports: list[int]) -> Journey:
     journey = Journey()
     # On a busy machine the way is the same. The endpoint is prepared in a thread, at any time.
-    config = aiordma.Config(admin="off", head_start_ms=20_000, negotiate_timeout_ms=30_000)
+    config = aiordma.Config(admin="off", head_start_ms=30_000, negotiate_timeout_ms=30_000)
     async with await aiordma.connect("127.0.0.1", ports[0], config=config, mode="rdma"):
         connecting = aiordma.connect("127.0.0.1", ports[1], config=config)
         threading.setprofile(journey.follow)

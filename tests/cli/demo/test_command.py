@@ -20,17 +20,12 @@ from aiordma.cli.demo import carriers
 COMMAND = [sys.executable, "-m", "aiordma", "demo", "--seconds", "0.05"]
 
 
-#: An end that the machine holds up must not count as a plain one.
-PATIENT = {"AIORDMA_HEAD_START_MS": "60000", "AIORDMA_NEGOTIATE_TIMEOUT_MS": "60000"}
-
-
 def shown(*acts: str) -> str:
     """What it prints: an act starts up to 24 processes, one after the other."""
     done = subprocess.run(
         [*COMMAND, *acts],
         capture_output=True,
         text=True,
-        env={**os.environ, **PATIENT},
         timeout=10 * FULL_PATIENCE,
         check=False,
     )

@@ -182,7 +182,8 @@ async def test_where_streams_do_not_fail_over_it_fails(fail: Any) -> None:
 
 async def test_a_client_that_gives_up_leaves_no_stream_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is cancelled while it waits for the link, and closes that in order (Delete Link)."""
-    async with world(), await aiordma.listen("127.0.0.1", config=CONFIG) as listener:
+    config = tuned(device=DEVICE, ring_bytes=16384)
+    async with world(config), await aiordma.listen("127.0.0.1", config=config) as listener:
         with anyio.CancelScope() as scope:
             real = Link.on_llc
 
@@ -193,11 +194,11 @@ async def test_a_client_that_gives_up_leaves_no_stream_behind(monkeypatch: pytes
                     real(link, data)
 
             monkeypatch.setattr(Link, "on_llc", on_llc)
-            await aiordma.connect("127.0.0.1", listener.port, config=CONFIG)
+            await aiordma.connect("127.0.0.1", listener.port, config=config)
         monkeypatch.setattr(Link, "on_llc", real)
         await until(lambda: listener.statistics().failed == 1, listener.statistics)
         assert listener.statistics().waiting == 0
-        async with await aiordma.connect("127.0.0.1", listener.port, config=CONFIG, mode="rdma") as stream:
+        async with await aiordma.connect("127.0.0.1", listener.port, config=config, mode="rdma") as stream:
             async with await listener.accept() as other:
                 await stream.send(b"hello")
                 assert await other.receive() == b"hello"

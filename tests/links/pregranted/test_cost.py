@@ -12,6 +12,7 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
+from tests import patient
 from tests.health import check_echo
 from tests.loops import LOOPS
 from tests.negotiation.serving import serving
@@ -49,6 +50,7 @@ async def test_a_connect_calls_no_more_functions_than_it_needs(
 ) -> None:
     if request.config.getoption("orders") is not None:
         pytest.skip("in other orders other functions are called")
+    patient.as_for_users(monkeypatch)  # each variable that is set is looked up
     frames: set[FrameType] = set()  # a coroutine that goes on has the same one
 
     def count(frame: FrameType, event: str, _arg: Any) -> None:

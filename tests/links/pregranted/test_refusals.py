@@ -174,7 +174,7 @@ async def talk(stream: anyio.abc.SocketStream) -> None:
 @pytest.mark.parametrize(
     ("behave", "words"),
     [
-        (swallow, "did not take the connection within 6000 ms"),
+        (swallow, f"did not take the connection within {SOFT.negotiate_timeout_ms} ms"),
         (send_back, "unexpected bytes"),
         (close, "TCP connection"),
         (talk, "unexpected bytes"),

@@ -21,6 +21,7 @@ from tests.roles import LOCAL, echo
 from tests.tuned import tuned
 
 if TYPE_CHECKING:
+    from aiordma.config import Config
     from tests.program import Control
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -72,10 +73,8 @@ async def with_descriptors(limit: int, count: int, *, first: bool) -> Any:
         tasks.start_soon(listener.serve, echo)
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
         command = [sys.executable, "-c", CLIENT, str(port), str(limit), str(count), str(int(first))]
-        # Descriptors decide about the path, and not how quickly a busy machine lets the server answer.
-        env = os.environ | {"AIORDMA_HEAD_START_MS": "30000"}
         with anyio.fail_after(FULL_PATIENCE):
-            done = await anyio.run_process(command, stderr=subprocess.PIPE, check=False, env=env)
+            done = await anyio.run_process(command, stderr=subprocess.PIPE, check=False)
         assert done.returncode == 0, done.stderr.decode()
         tasks.cancel_scope.cancel()
         return json.loads(done.stdout)
@@ -100,12 +99,21 @@ async def test_the_reason_for_tcp_names_the_descriptors(limit: int) -> None:
         assert "out of memory" not in reason
 
 
-BRIEF = tuned(link_timeout_ms=1000)
+#: From too few descriptors to enough.
+ENOUGH = range(3, 13)
+
+
+def patience(more: int) -> Config:
+    """Where descriptors lack, a link may not come; where they do not, it does."""
+    return tuned() if more == ENOUGH[-1] else tuned(link_timeout_ms=1000)
 
 
 async def limited_server(control: Control, more: int) -> None:
     """An echo server that may open so many descriptors more from the moment at which it listens."""
-    async with await aiordma.listen(LOCAL, 0, config=BRIEF) as listener, anyio.create_task_group() as tasks:
+    async with (
+        await aiordma.listen(LOCAL, 0, config=patience(more)) as listener,
+        anyio.create_task_group() as tasks,
+    ):
         tasks.start_soon(listener.serve, echo)
         await endpoint_begun()
         limit = max(map(int, os.listdir("/proc/self/fd"))) + more
@@ -119,11 +127,11 @@ async def limited_server(control: Control, more: int) -> None:
 async def test_a_server_without_descriptors_gives_tcp(anyio_backend: object) -> None:
     """Whatever step of the first contact lacks them: the client has a connection, and a reason if on TCP."""
     paths = []
-    for more in range(3, 13):
+    for more in ENOUGH:
         with process("tests.system.adversity.test_descriptors:limited_server", more=more) as server:
             port = await server.heard()
             with anyio.fail_after(FULL_PATIENCE):
-                async with await aiordma.connect(LOCAL, port, config=BRIEF) as stream:
+                async with await aiordma.connect(LOCAL, port, config=patience(more)) as stream:
                     await check_echo(stream)
                     paths.append(stream.path)
                     assert stream.path == "rdma" or stream.fallback_reason is not None
