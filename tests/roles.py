@@ -39,16 +39,21 @@ async def statistics() -> dict[str, Any]:
     return (await engines.current()).statistics()
 
 
+async def say_statistics(control: Control) -> None:
+    """Whenever anything is heard."""
+    with contextlib.suppress(EOFError):
+        while True:
+            await control.hear()
+            control.say(await statistics())
+
+
 async def echo_server(control: Control, **settings: Any) -> None:
     """Echoes. Says its port; then its engine's statistics whenever it hears anything."""
     async with await aiordma.listen(LOCAL, 0, config=tuned(**settings)) as listener:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, echo)
             control.say(listener.port)
-            with contextlib.suppress(EOFError):
-                while True:
-                    await control.hear()
-                    control.say(await statistics())
+            await say_statistics(control)
             tasks.cancel_scope.cancel()
 
 

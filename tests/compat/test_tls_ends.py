@@ -19,6 +19,7 @@ import aiordma
 from aiordma.compat.connection import create_connection, open_connection, start_server
 from aiordma.compat.tls import TlsTransport
 from aiordma.config import Config
+from aiordma.testing import VirtualLoop
 from tests.health import until
 from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL, port_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 pytestmark = pytest.mark.anyio
-NONE = Config(device="none", server_first_wait_ms=200)
+NONE = Config(device="none")
 BIG = bytes(range(256)) * 12_000
 
 Handler = Any
@@ -207,10 +208,14 @@ async def test_a_peer_that_does_not_read_gets_no_clean_end() -> None:
             ended.append(exc)
 
     context, _ = tls_contexts()
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
     with blocking_server(talk) as port:
+        release = loop.hold_time()  # the server's thread takes part in the handshake as soon as it runs
         made: Any = await create_connection(
             Recorder, LOCAL, port, ssl=context, ssl_shutdown_timeout=0.1, rdma_outside_tls=True, config=NONE
         )
+        release()
         transport, protocol = made
         transport.write(bytes(12_000_000))
         await until(lambda: transport.get_write_buffer_size() < 12_000_000)

@@ -23,6 +23,7 @@ from aiordma.streams.listener import listen
 from aiordma.verbs.softlib import Shortage
 from tests.health import until
 from tests.tuned import tuned
+from tests.virtual import in_virtual_time
 
 from .fake import ClientContact, Engine, Trouble
 from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving
@@ -162,6 +163,7 @@ async def test_client_declines_after_the_accept(engine: Engine) -> None:
     "failure", [LinkError("no Confirm Link came"), CompletionError(12), NegotiationError(Code.OUT_OF_SYNC)]
 )
 @pytest.mark.parametrize("step", ["established", "confirmed"])
+@in_virtual_time
 async def test_trouble_after_agreement_is_an_error_on_both_ends_or_tcp_on_both(
     engine: Engine, mode: str, failure: Exception, step: str
 ) -> None:
@@ -480,7 +482,7 @@ async def test_server_with_room_for_one_connection_only(engine: Engine) -> None:
     with socket.create_server((LOCAL, 0), backlog=0) as listening:
         port = listening.getsockname()[1]
         listening.setblocking(False)
-        config = Config(head_start_ms=1, negotiate_timeout_ms=400)
+        config = Config(head_start_ms=1)
 
         async def answer_late() -> None:
             await anyio.wait_readable(listening)

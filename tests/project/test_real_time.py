@@ -61,7 +61,6 @@ ALLOWED: dict[str, dict[str, int]] = {
         "compat/test_tls.py": 1,
         "compat/test_tls_ends.py": 1,
         "contracts/secure.py": 3,
-        "faults/test_calls.py": 1,
         "integrations/test_httpx.py": 1,
         "launch/test_trio.py": 1,
         "negotiation/test_tls.py": 1,

@@ -14,6 +14,8 @@ from aiordma.config import Config
 from aiordma.links import engine as engines
 from aiordma.negotiation import connect as connecting
 from aiordma.negotiation import peer_cache
+from aiordma.negotiation.first_bytes import FirstBytes
+from aiordma.negotiation.options import PathOptions
 from aiordma.negotiation.tcp_connect import connect_tcp
 from tests.cancelling import at_await, at_turn
 from tests.health import check_echo, check_end, descriptors, nothing_left, until
@@ -27,6 +29,8 @@ from .known import forbid_asking, get_known, known_peer
 
 if TYPE_CHECKING:
     import asyncio
+
+    from aiordma.negotiation.clc_io import ClcIO
 
 pytestmark = pytest.mark.anyio
 SOFT = Config(device=DEVICE)
@@ -70,7 +74,12 @@ async def test_what_is_sent_before_the_server_has_seen_anything_is_there() -> No
 async def test_a_client_that_did_not_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has taken it for a plain one before its first byte: no byte may go into the ring."""
     impatient = Config(device=DEVICE, server_first_wait_ms=20)
-    async with serving(echo, config=impatient) as listener, known_peer(listener.port) as known:
+    wait = FirstBytes.__init__
+
+    def wait_briefly(first_bytes: FirstBytes, io: ClcIO, options: PathOptions, **known: bool) -> None:
+        wait(first_bytes, io, PathOptions(impatient, options.mode), **known)
+
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         plain = listener.statistics().tcp
 
         async def late(*arguments: Any) -> Any:
@@ -79,13 +88,14 @@ async def test_a_client_that_did_not_run_for_a_while(monkeypatch: pytest.MonkeyP
             return sock
 
         monkeypatch.setattr(connecting, "connect_tcp", late)
+        monkeypatch.setattr(FirstBytes, "__init__", wait_briefly)
         async with await aiordma.connect(LOCAL, known.port, config=impatient) as stream:
             assert stream.path == "tcp"
             await check_echo(stream)
             await check_end(stream)
         monkeypatch.undo()
         # The ring is still there for the next one.
-        async with await known.connect(config=impatient) as stream:
+        async with await known.connect() as stream:
             assert stream.path == "rdma"
             await check_echo(stream)
             await check_end(stream)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.program import Control
 
 TIMES = 100_000
+_SAID_EVERY = TIMES // 20
 
 
 def _resize(**fields: Any) -> Callable[[int, int], bytes]:
@@ -71,14 +72,17 @@ OF_A_SERVER = OF_BOTH | {
 async def _ask(control: Control, link: Link, token: int, question: Callable[[int, int], bytes]) -> None:
     faults.install("delay dir=in op=llc,cdc ms=86400000")
     control.say("asks")
-    number = 0
+    number = said = 0
     qp = link.queue_pair
     while number < TIMES and not qp.failed:
         for _ in range(16):
             if qp.send_llc(question(token, number)):
                 number += 1
+        if number - said >= _SAID_EVERY:  # it takes long where much else runs
+            said = number
+            control.say([number, False])
         await anyio.lowlevel.checkpoint()
-    control.say(number)
+    control.say([number, True])
 
 
 def _remember(contact: type[Any], method: str, seen: list[Any]) -> None:
@@ -92,7 +96,7 @@ def _remember(contact: type[Any], method: str, seen: list[Any]) -> None:
 
 
 async def asking_client(control: Control, port: int, question: str) -> None:
-    """Says when it begins to ask; then how often it did, and what became of its link."""
+    """Says when it begins to ask; then from time to time how often it did, and whether that was all."""
     seen: list[Any] = []
     _remember(ClientContact, "accepted", seen)
     async with await aiordma.connect(LOCAL, port, mode="rdma") as stream:

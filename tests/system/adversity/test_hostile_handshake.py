@@ -24,17 +24,19 @@ from aiordma.proto.failover import MAGIC
 from aiordma.proto.proof import accept_proof
 from tests.health import check_echo, check_end, nothing_left
 from tests.processes import process
-from tests.roles import LOCAL
+from tests.roles import LOCAL, echo, say_statistics
 from tests.tuned import tuned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.processes import Process
+    from tests.program import Control
 
 pytestmark = pytest.mark.anyio
 
 ECHO = "tests.roles:echo_server"
+SERVERS = "tests.system.adversity.test_hostile_handshake:servers"
 
 
 class Raw:
@@ -160,6 +162,8 @@ async def pretends_to_be_the_friend(raw: Raw) -> None:
     offer.abandon()
 
 
+#: Those in which the server waits for what does not come.
+LATE = {"is silent after the accept", "stops in the middle of a message"}
 ATTACKS: dict[str, Callable[[Raw], Awaitable[None]]] = {
     attack.__name__.replace("_", " "): attack
     for attack in (
@@ -195,6 +199,20 @@ async def links_of(server: Process) -> list[dict[str, Any]]:
     return links
 
 
+async def servers(control: Control) -> None:
+    """Echo at two ports, which it says; one of them waits briefly for what its clients have to say."""
+    async with (
+        await aiordma.listen(LOCAL, 0, config=tuned()) as patient,
+        await aiordma.listen(LOCAL, 0, config=tuned(negotiate_timeout_ms=300)) as impatient,
+        anyio.create_task_group() as tasks,
+    ):
+        for listener in patient, impatient:
+            tasks.start_soon(listener.serve, echo)
+        control.say([patient.port, impatient.port])
+        await say_statistics(control)
+        tasks.cancel_scope.cancel()
+
+
 @asynccontextmanager
 async def own_engine() -> AsyncIterator[engines.Engine]:
     make = partial(engines.open_another, await anyio.to_thread.run_sync(look_around))
@@ -207,13 +225,14 @@ async def own_engine() -> AsyncIterator[engines.Engine]:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_attacks() -> None:
-    """All of them on one server, while a friend's stream stays open and works."""
-    with process(ECHO, negotiate_timeout_ms=300) as server:
-        port = await server.heard()
+    """All of them on one engine, while a friend's stream stays open and works."""
+    with process(SERVERS) as server:
+        port, impatient = await server.heard()
         async with nothing_left() as friend, await aiordma.connect(LOCAL, port, mode="rdma") as stream:
             for name, attack in ATTACKS.items():
                 async with own_engine() as engine:
-                    async with await anyio.connect_tcp(LOCAL, port) as sock:
+                    attacked = impatient if name in LATE else port
+                    async with await anyio.connect_tcp(LOCAL, attacked) as sock:
                         try:
                             with anyio.fail_after(10):
                                 await attack(Raw(sock, engine, friend))
@@ -267,7 +286,7 @@ async def test_a_server_pretends_to_be_another(first_contact: bool, monkeypatch:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(impostor, listening, answer)
                 with monkeypatch.context() as soon:  # of the impostor nothing comes; others have their time
-                    config = tuned(link_timeout_ms=300)
+                    config = tuned(link_timeout_ms=300, negotiate_timeout_ms=2000)
                     soon.setattr(engine, "config", config)
                     with pytest.raises(aiordma.NegotiationError):
                         await aiordma.connect(LOCAL, listening.getsockname()[1], mode="rdma", config=config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 ECHO = "tests.roles:echo_server"
-#: Short times: the link is lost and the failover's time is over long before the peer goes on.
-SHORT = {"keepalive_ms": 100, "keepalive_timeout_ms": 200, "failover_timeout_ms": 300}
+#: Times for a peer that runs, however slowly.
+LONG: dict[str, Any] = {"keepalive_ms": 600_000, "failover_timeout_ms": 600_000}
+#: Once it is stopped, the link is lost and the failover's time is over long before the peer goes on.
+SHORT = {"keepalive_ms": 100, "failover_timeout_ms": 300}
+PROBE_MS = 200
 
 
 async def stopped(server: Process, stream: aiordma.RdmaStream) -> None:
@@ -33,10 +36,11 @@ async def stopped(server: Process, stream: aiordma.RdmaStream) -> None:
     await stream.send(b"before")
     assert await stream.receive() == b"before"
     os.kill(server.pid, signal.SIGSTOP)
+    aiordma.change_settings(**SHORT)
 
 
 async def test_a_stream_waits_for_a_stopped_peer(caplog: pytest.LogCaptureFixture) -> None:
-    await engines.current(tuned(device=DEVICE, **SHORT))  # type: ignore[arg-type]
+    await engines.current(tuned(device=DEVICE, keepalive_timeout_ms=PROBE_MS, **LONG))
     with process(ECHO) as server, caplog.at_level(logging.WARNING, "aiordma.link"):
         port = await server.heard()
         async with await aiordma.connect(LOCAL, port, mode="rdma") as stream:
@@ -58,7 +62,8 @@ async def test_a_stream_waits_for_a_stopped_peer(caplog: pytest.LogCaptureFixtur
 
 
 async def test_the_error_tells_a_stopped_process_from_a_dead_host() -> None:
-    await engines.current(tuned(device=DEVICE, stopped_peer_ms=600, **SHORT))  # type: ignore[arg-type]
+    config = tuned(device=DEVICE, keepalive_timeout_ms=PROBE_MS, stopped_peer_ms=600, **LONG)
+    await engines.current(config)
     with process(ECHO) as server:
         port = await server.heard()
         async with await aiordma.connect(LOCAL, port, mode="rdma") as stream:
