@@ -20,6 +20,7 @@ from aiordma.rpc.codec import Encoding, decode_result, encode_arguments, encode_
 from aiordma.rpc.errors import Code, RpcError
 from aiordma.testing.rpc import rpc_pair
 from tests.arrays import numpy as np
+from tests.world import FULL_PATIENCE
 
 BULK = Encoding.BULK
 ARRAYS = [
@@ -296,4 +297,4 @@ else:
     raise AssertionError
 assert "numpy" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=2 * FULL_PATIENCE)

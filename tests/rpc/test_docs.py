@@ -20,6 +20,7 @@ import anyio
 import pytest
 
 from aiordma import rpc
+from tests.world import FULL_PATIENCE
 
 ROOT = Path(__file__).parents[2]
 MODES = ("rdma", "tcp")
@@ -35,7 +36,7 @@ def run(program: str, mode: str) -> str:
         env=os.environ | {"AIORDMA_MODE": mode},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=2 * FULL_PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

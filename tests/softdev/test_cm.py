@@ -15,13 +15,14 @@ import pytest
 
 from tests.softdev.namespaces import Host, cabled_hosts
 from tests.tools import perftest, run_pair
+from tests.world import FULL_PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
 
-LIMIT = 60  # seconds, to end a hang
+LIMIT = 2 * FULL_PATIENCE  # seconds, to end a hang
 TCP, UDP = 0x0106, 0x0111  # port spaces
 
 

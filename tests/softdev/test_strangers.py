@@ -38,7 +38,7 @@ from tests.softdev.strangers import (
 )
 from tests.softdev.test_runs import connected, opened
 from tests.vm.wire.ends import SOFT, End
-from tests.world import pyverbs_is_here
+from tests.world import FULL_PATIENCE, pyverbs_is_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
 
 PSN = 0xFFFFF0  # of each end's first packet (test_runs.connected)
-LIMIT = 40  # seconds
+LIMIT = 2 * FULL_PATIENCE  # seconds, to end a hang
 
 
 @pytest.fixture

@@ -20,14 +20,14 @@ import pytest
 
 from tests.softdev.namespaces import Host, cabled_hosts
 from tests.tools import listening, run_pair
-from tests.world import pyverbs_is_here
+from tests.world import FULL_PATIENCE, pyverbs_is_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
 
-LIMIT = 40  # seconds, to end a hang
+LIMIT = 2 * FULL_PATIENCE  # seconds, to end a hang
 V4, V6 = "0", "1"  # GID indices: addresses that other hosts can reach come first
 
 
