@@ -232,7 +232,7 @@ class ClientContact(_Contact):
         self, engine: ContactOwner, kind: int, unknown_qpn: int, traffic_class: int, peer: str
     ) -> None:
         backend, links = engine.backend, engine.max_links
-        #: Where the server is; empty: nobody knows.
+        #: Where the server is; empty: it is not known.
         self.host = host = host_of(peer)
         # For one connection to a server after the other, little of it changes.
         key = host, kind, unknown_qpn, traffic_class, links, backend.gid.raw, backend.lid

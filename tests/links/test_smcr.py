@@ -197,7 +197,7 @@ async def connect_to(port: int) -> None:
 
 
 async def test_a_stranger_that_stalls_keeps_no_group() -> None:
-    """Nobody can join but by this end, or by the server that it asks."""
+    """Only this end has others join, or the server that it asks."""
     engine = await links_engine.current(CONFIG)
     async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:
         made = await pair(listener, CONFIG)

@@ -55,7 +55,7 @@ async def say(sock: socket.socket, message: bytes) -> bytes:
     return b""
 
 
-async def test_nobody_asks_a_second_time(kernel: Kernel, engine: Engine) -> None:
+async def test_a_client_asks_once_only(kernel: Kernel, engine: Engine) -> None:
     """An end of aiordma does, whose link is lost. A kernel's connection had two places on its link then, of
     which one was never given back."""
     async with aiordma.listen("127.0.0.1", 0, config=CONFIG) as listener:

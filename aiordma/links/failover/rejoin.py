@@ -138,7 +138,7 @@ class Rejoin:
             except (LinkError, VerbsError, CompletionError, RemoteProtocolError) as error:
                 report = functools.partial(self._attempt.refused, Code.DEVICE_FAILURE, str(error))
             except Exception as error:
-                # Nobody awaits this task, and both ends would wait for the attempt's end for ever.
+                # No task awaits this one, and both ends would wait for the attempt's end for ever.
                 logger.exception("a stream with %s cannot return to RDMA", self._peer)
                 report = functools.partial(self._attempt.refused, Code.INTERNAL, repr(error))
             if self.over:  # cancelled in the moment in which it was ready

@@ -81,7 +81,7 @@ class Attempt(Generic[R]):
         if self.handshake is None:
             if len(self._early) >= _MOST_EARLY:
                 raise RemoteProtocolError("frames: more messages of a negotiation than one has")
-            decode(message)  # what is none is so at once, and not when nobody is there to hear of it
+            decode(message)  # what is none is so at once, and not when no caller is there to hear of it
             self._early.append(message)
         else:
             self._run(self.handshake.receive(message, now))
