@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from array import array
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,16 @@ from benchmarks.runner import Plan, run
 from benchmarks.summary import Summary
 from benchmarks.targets import verdicts
 from benchmarks.waiting import TITLES
+from tests import patient
 from tests.cable import NoNamespacesError
 
+#: A plan takes none of the tests' environment, so that what users have is measured.
+_PATIENT: dict[str, Any] = {"environment": patient.environment()}
 
-def _run(peer: Peer, *workloads: str) -> dict[str, object]:
-    return run(Plan([peer], rounds=1, slice_seconds=0.01, quick=True, workloads=workloads), lambda line: None)
+
+def _run(peer: Peer, *workloads: str, seconds: float = 0.01) -> dict[str, object]:
+    plan = Plan([peer], rounds=1, slice_seconds=seconds, quick=True, workloads=workloads, **_PATIENT)
+    return run(plan, lambda line: None)
 
 
 @pytest.mark.slow
@@ -56,15 +62,19 @@ def test_a_peer_is_measured_in_two_processes(name: str) -> None:
     "name", ["socket-blocking", "socket-spin", "connection", "unix-spin-uvloop", "stream-events-uvloop"]
 )
 def test_round_trips_say_what_both_ends_spend(name: str) -> None:
-    # Longer than a tick, which is when the kernel counts the time of a process that spins.
-    plan = Plan([PEERS[name]], rounds=1, slice_seconds=0.1, quick=True, workloads=("roundtrip",))
-    summary = Summary(results := run(plan, lambda line: None))
-    assert summary.problems() == {}
-    for key in ("p50_us", "client_cpu_us", "server_cpu_us"):
-        for size in ("64", "4096", "65536"):
-            value = summary.value(name, "roundtrip", size, key)
-            assert value is not None, (size, key)
-            assert value > 0, (size, key)
+    # Longer than a tick, which is when the kernel counts the time of a process that spins. On a busy machine
+    # a process has had no tick of it.
+    for seconds in (0.1, 0.5, 2.5):
+        summary = Summary(results := _run(PEERS[name], "roundtrip", seconds=seconds))
+        assert summary.problems() == {}
+        values = {
+            (size, key): summary.value(name, "roundtrip", size, key)
+            for key in ("p50_us", "client_cpu_us", "server_cpu_us")
+            for size in ("64", "4096", "65536")
+        }
+        if all(values.values()):
+            break
+    assert all(value is not None and value > 0 for value in values.values()), values
     text = markdown(results)
     assert TITLES[PEERS[name].waits] in text
     assert not [title for title in TITLES.values() if title in text and title != TITLES[PEERS[name].waits]]
@@ -264,8 +274,14 @@ def test_the_wire_is_measured() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.xdist_group("namespaces")
-def test_two_hosts_are_measured() -> None:
+def test_two_hosts_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where network namespaces can be made."""
+
+    def plan(*arguments: Any, **options: Any) -> Plan:
+        options["environment"] |= patient.environment()
+        return Plan(*arguments, **options)
+
+    monkeypatch.setattr(hosts, "Plan", plan)
     try:
         results = hosts.measure(4500, 1, 0.01, lambda line: None)
     except NoNamespacesError as error:
