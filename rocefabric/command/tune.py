@@ -26,6 +26,7 @@ def _show(trial: Trial) -> None:
     )
 
 
+# long: its options, one a line
 @click.command()
 @NETWORK
 @click.option(

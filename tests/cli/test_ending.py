@@ -6,18 +6,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
 from aiordma.cli.ending import cleaned_up
+from tests.health import until
 from tests.processes import FULL_PATIENCE
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 pytest.importorskip("aiordma._cq", reason="the compiled modules are not built")
 
@@ -57,10 +58,8 @@ def test_the_server_of_measurements(tmp_path: Path, number: signal.Signals, loop
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_demo(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path, "demo", "latency", "--seconds", "60") as demo:
-        until = time.monotonic() + FULL_PATIENCE
-        while not os.listdir(tmp_path) and time.monotonic() < until:
-            time.sleep(0.01)
-        assert len(os.listdir(tmp_path)) == 1
+        children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children")
+        anyio.run(until, lambda: os.listdir(tmp_path) and children.read_text())
         status = ended(demo, number)
     assert status == (1 if number is signal.SIGINT else -number)  # "Aborted!"
     assert os.listdir(tmp_path) == []

@@ -48,6 +48,7 @@ ALLOWED = {
     "pipes/draining.py": "the same, for connections on TCP that end",
     "negotiation/client.py": "the loop's own clock, by anyio",
     "negotiation/plain_peers.py": "dates in a file that processes share",
+    "launch/sudden_ends.py": "the end of a process, in which no loop runs any more",
     "launch/methods.py": "asyncio's own loop, whose time it is",
     "memory/region.py": "the date at which a descriptor expires, for a peer",
     "rpc/pool.py": "the loop's own clock, by anyio",

@@ -79,7 +79,7 @@ class Target:
                 json.dumps({"schema": "aiordma-adm/1", "processes": [_row(each) for each in answered]})
             )
         if not answered:
-            click.echo("nobody is there to answer any more: the process has ended", err=True)
+            click.echo("there is no answer: the process has ended", err=True)
         for loop in () if self.as_json else answered:
             done = loop.state == "answered"
             text = loop.text or what.format(loop.count) if done else f"{loop.state.upper()}: {loop.text}"

@@ -22,6 +22,7 @@ _FLAGS = {
 }
 
 
+# long: an option for each thing that it can be asked for, and the help
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--allow", multiple=True, metavar="RULE", help="Negotiate only what a rule allows.")
 @click.option("--deny", multiple=True, metavar="RULE", help="Keep this plain TCP.")
