@@ -137,10 +137,9 @@ void attached(pid_t pid, const char *directory, bool live, struct server *server
 	/* Not SA_RESTART: it ends the waiting, and not the process that is recorded. */
 	struct sigaction action = { .sa_handler = stop_waiting };
 	sigset_t these, before;
-	const struct watching what = { .pid = pid,
-				       .pidfd = (int)syscall(SYS_pidfd_open, pid, 0),
-				       .enough = &enough,
-				       .waiting = &before };
+	const struct watching what = {
+		.pid = pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0), .enough = &enough, .waiting = &before
+	};
 
 	/* They come only while this waits: one that came just before would not end the waiting. */
 	sigemptyset(&these);
