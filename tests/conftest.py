@@ -166,7 +166,7 @@ def _other_variants(items: list[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
         # "loop": of a process that the test starts, or one that the test makes, as contracts do ("uvloop").
-        by_itself = params.get("loop") in {*LOOPS, "uvloop"}
+        by_itself = params.get("loop") in (*LOOPS, "uvloop")
         own = {"anyio_backend" if "anyio_backend" in params else "loop" if by_itself else ""}
         if item.nodeid.startswith("tests/examples/"):
             own |= {name for name, value in params.items() if value in ("rdma", "tcp")}
