@@ -133,7 +133,7 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 		soft_sq_at(qp, qp->sq_next)->status = IBV_WC_RETRY_EXC_ERR;
 		soft_sq_pump(qp, after);
 	}
-	if (lost)
+	if (lost && qp->qp.qp_type == IBV_QPT_RC) /* UC hears nothing of its peer */
 		soft_after_fail(after, qp);
 	soft_unlock(&qp->sq_lock);
 }

@@ -297,6 +297,8 @@ static bool waited_in_vain(struct soft_qp *qp)
 
 /* ---- one work request -------------------------------------------------------------------------------- */
 
+static bool read_acks(struct soft_qp *qp);
+
 static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe)
 {
 	struct soft_out *o = qp->out;
@@ -307,6 +309,8 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe)
 	if (soft_unlikely(o->dead || !atomic_load_explicit(&o->seg->gate, memory_order_relaxed))) {
 		if (qp->qp.qp_type == IBV_QPT_RC)
 			wqe->status = IBV_WC_RETRY_EXC_ERR;
+		else if (read_acks(qp))
+			uncount(qp); /* it may have waited for room */
 		return SOFT_RUN_DONE;
 	}
 	switch (wqe->opcode) {
@@ -421,8 +425,6 @@ bool soft_out_flush(struct soft_qp *qp)
 	return false;
 }
 
-static bool read_acks(struct soft_qp *qp);
-
 bool soft_out_kick(struct soft_qp *qp)
 {
 	struct soft_out *o = qp->out;
@@ -448,11 +450,19 @@ bool soft_out_kick(struct soft_qp *qp)
 
 /* ---- acknowledgements and responses ------------------------------------------------------------------ */
 
+/* What a UC sender has on its way is lost, and so of no more concern to it. */
+static bool is_lost(const struct soft_out *o)
+{
+	return o->dead || !atomic_load(&o->seg->gate) || atomic_load(&o->seg->nak) || atomic_load(&o->seg->cut);
+}
+
 static bool read_acks(struct soft_qp *qp)
 {
 	struct soft_out *o = qp->out;
 	uint64_t acked = atomic_load(&o->seg->acked);
 
+	if (soft_unlikely(qp->qp.qp_type == IBV_QPT_UC)) /* acked < qp->acked: the peer's port is up again */
+		acked = is_lost(o) ? qp->issued : acked < qp->acked ? qp->acked : acked;
 	if (soft_unlikely(acked < qp->acked || acked > qp->issued)) {
 		o->dead = true;
 		return false;
@@ -555,6 +565,8 @@ bool soft_out_collect(struct soft_qp *qp, struct soft_after *after)
 	if (!soft_out_collect_acks(qp) || !take_responses(qp)) {
 		o->dead = true;
 		fail_first(qp, IBV_WC_FATAL_ERR, after);
+	} else if (qp->qp.qp_type == IBV_QPT_UC) {
+		; /* it hears nothing of its peer */
 	} else if (nak) {
 		bool known = nak == IBV_WC_REM_ACCESS_ERR || nak == IBV_WC_REM_INV_REQ_ERR ||
 			     nak == IBV_WC_REM_OP_ERR || nak == IBV_WC_RNR_RETRY_EXC_ERR;

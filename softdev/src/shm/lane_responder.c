@@ -26,14 +26,17 @@ static void ring_requester(struct soft_in *in, bool fire)
 		soft_door_fire(in->door, in->armed, in->event, false);
 }
 
-/* Refuses the message after those acknowledged; nothing more is accepted. */
+/*
+ * Refuses the message after those acknowledged; nothing more is accepted. A UC sender is not told: the gate will be closed.
+ */
 static enum take nak(struct soft_qp *qp, int status)
 {
 	struct soft_in *in = qp->in;
 
 	in->stopped = true;
 	atomic_store(&in->seg->acked, in->acked);
-	atomic_store(&in->seg->nak, (uint32_t)status);
+	if (qp->qp.qp_type == IBV_QPT_RC)
+		atomic_store(&in->seg->nak, (uint32_t)status);
 	ring_requester(in, true);
 	return STOP;
 }

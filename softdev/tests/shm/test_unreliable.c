@@ -1,7 +1,9 @@
 /* Unreliable connections between processes: a message that fails at either end is lost, and both go on. */
 #include "tests/harness.h"
 
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 
 enum { HALF = 32768, REGION = 1 << 18, SMALL = 100, FAR = 200000 };
 
@@ -33,6 +35,7 @@ static void sender_process(int fd, void *unused)
     (void)unused;
     end_open(&end, &unreliable);
     const struct address peer = end_meet(fd, &end);
+    rendezvous(fd); /* the receives are posted: what has none is lost */
     sends(fd, &end, &peer);
     last_message(fd, &end, true);
     end_close(&end);
@@ -50,6 +53,7 @@ static void run(void (*sender)(int fd, struct end *end, const struct address *pe
     end_meet(child.fd, &end);
     for (int i = 0; i <= immediates; i++)
         post_recv(&end, 1, 0, 2 * HALF);
+    rendezvous(child.fd);
     for (int i = 0; i < immediates; i++)
         expect_wc(end.recv_cq, 1, IBV_WC_SUCCESS);
     last_message(child.fd, &end, false);
@@ -135,4 +139,108 @@ static void half_messages(void)
         run(send_half, which % 2 == 0, the_next_was_written);
 }
 
-TEST_MAIN(TEST(wrong_keys), TEST(half_messages))
+/* ---- receives that fail --------------------------------------------------------------------------------- */
+
+enum broken { TOO_SHORT, NO_KEY, NO_SECOND_KEY, ALL };
+static enum broken how;
+
+/* The message is on its way when the receiver's end does not take it: that is nothing to its sender. */
+static void send_in_vain(int fd, void *unused)
+{
+    struct end end;
+
+    (void)unused;
+    end_open(&end, &unreliable);
+    end_meet(fd, &end);
+    rendezvous(fd); /* the receive is posted */
+    post_send(&end, 1, 0, how == NO_SECOND_KEY ? 2 * HALF : SMALL, IBV_SEND_SIGNALED);
+    post_send(&end, 2, 0, SMALL, IBV_SEND_SIGNALED);
+    rendezvous(fd); /* the messages are posted */
+    expect_wc(end.send_cq, 1, IBV_WC_SUCCESS);
+    expect_wc(end.send_cq, 2, IBV_WC_SUCCESS);
+    CHECK_EQ(end_state(&end), IBV_QPS_RTS);
+    rendezvous(fd);
+    /* Nor is what follows, as nobody is there. */
+    post_send(&end, 3, 0, SMALL, IBV_SEND_SIGNALED);
+    expect_wc(end.send_cq, 3, IBV_WC_SUCCESS);
+    CHECK_EQ(end_state(&end), IBV_QPS_RTS);
+    CHECK(!readable(end.context->async_fd));
+    end_close(&end);
+}
+
+static void post_broken(struct end *end)
+{
+    struct ibv_mr *gone = ibv_reg_mr(end->pd, end->buf, end->size, IBV_ACCESS_LOCAL_WRITE);
+
+    CHECK(gone);
+    const struct ibv_sge own = end_sge(end, 0, how == TOO_SHORT ? SMALL - 1 : HALF);
+    const struct ibv_sge other = {(uintptr_t)end->buf + HALF, HALF, gone->lkey};
+    struct ibv_sge sge[] = {how == NO_KEY ? other : own, other};
+    struct ibv_recv_wr wr = {.wr_id = 1, .sg_list = sge, .num_sge = how == NO_SECOND_KEY ? 2 : 1}, *bad;
+    OK(ibv_dereg_mr(gone));
+    OK(ibv_post_recv(end->qp, &wr, &bad));
+    post_recv(end, 2, 0, HALF);
+}
+
+static void receives_fail(void)
+{
+    for (how = TOO_SHORT; how < ALL; how++) {
+        struct end end;
+        struct child child = child_start(send_in_vain, NULL);
+
+        end_open(&end, &unreliable);
+        end_meet(child.fd, &end);
+        post_broken(&end);
+        rendezvous(child.fd);
+        rendezvous(child.fd);
+        expect_wc(end.recv_cq, 1, how == TOO_SHORT ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR);
+        expect_wc(end.recv_cq, 2, IBV_WC_WR_FLUSH_ERR);
+        CHECK_EQ(end_state(&end), IBV_QPS_ERR);
+        rendezvous(child.fd);
+        child_join(&child);
+        end_close(&end);
+    }
+}
+
+static void stopping_process(int fd, void *unused)
+{
+    struct end end;
+
+    (void)unused;
+    end_open(&end, &unreliable);
+    end_meet(fd, &end);
+    post_recv(&end, 1, 0, SMALL);
+    rendezvous(fd);
+    expect_wc(end.recv_cq, 1, IBV_WC_SUCCESS); /* the sender has its lane */
+    raise(SIGSTOP);
+}
+
+/* The receiver's process is killed, with messages in the ring and more that wait for room. */
+static void receiver_is_killed(void)
+{
+    enum { MESSAGES = 16 };
+    struct end end;
+    int status;
+
+    struct child child = child_start(stopping_process, NULL);
+    end_open(&end, &unreliable);
+    end_meet(child.fd, &end);
+    rendezvous(child.fd);
+    post_send(&end, MESSAGES, 0, SMALL, IBV_SEND_SIGNALED);
+    expect_wc(end.send_cq, MESSAGES, IBV_WC_SUCCESS);
+    CHECK_EQ(waitpid(child.pid, &status, WUNTRACED), child.pid);
+    CHECK(WIFSTOPPED(status));
+    for (uint64_t i = 0; i < MESSAGES; i++)
+        post_send(&end, i, 0, HALF, IBV_SEND_SIGNALED);
+    expect_empty(end.send_cq);
+    child_kill(&child);
+    for (uint64_t i = 0; i < MESSAGES; i++)
+        expect_wc(end.send_cq, i, IBV_WC_SUCCESS);
+    post_send(&end, MESSAGES, 0, SMALL, IBV_SEND_SIGNALED);
+    expect_wc(end.send_cq, MESSAGES, IBV_WC_SUCCESS);
+    CHECK_EQ(end_state(&end), IBV_QPS_RTS);
+    CHECK(!readable(end.context->async_fd));
+    end_close(&end);
+}
+
+TEST_MAIN(TEST(wrong_keys), TEST(half_messages), TEST(receives_fail), TEST(receiver_is_killed))
