@@ -163,7 +163,8 @@ static void first_finding(const char *text, char *name, size_t size)
     snprintf(name, size, "%.*s", at ? (int)strcspn(at, ",") : 0, at ? at : "");
 }
 
-static bool named(const struct mistake *one)
+/* same: how many findings have the name of the first. */
+static bool named(const struct mistake *one, unsigned *same)
 {
     char directory[] = "/tmp/softdev-mistake-XXXXXX", name[64], *text;
     struct findings findings;
@@ -189,6 +190,9 @@ static bool named(const struct mistake *one)
     explain_print(to, &findings);
     fclose(to);
     first_finding(text, name, sizeof name);
+    *same = 0;
+    for (size_t n = 0; n < findings.count; n++)
+        *same += !strcmp(findings.list[n].name, name);
     const bool right = one->finding ? *name && strstr(one->finding, name) : !*name;
     fprintf(stderr, "%s %s: %s\n%s", right ? "ok " : "NOT", one->name, *name ? name : "nothing", text);
     free(text);
@@ -200,10 +204,10 @@ static bool named(const struct mistake *one)
 
 static void check(const struct mistake *list)
 {
-    unsigned all = 0, right = 0;
+    unsigned all = 0, right = 0, same;
 
     for (; list->name; list++, all++)
-        right += named(list);
+        right += named(list, &same);
     fprintf(stderr, "%u of %u are named\n", right, all);
     CHECK_EQ(right, all);
 }
@@ -233,4 +237,48 @@ static void events(void)
     check(mistakes_events);
 }
 
-TEST_MAIN(TEST(states), TEST(queues), TEST(memory), TEST(pairs), TEST(events))
+static void other_limits(void)
+{
+    struct end end;
+
+    end_open(&end, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct ibv_qp_init_attr attr = {.send_cq = end.send_cq,
+                                        .recv_cq = end.recv_cq,
+                                        .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1},
+                                        .qp_type = IBV_QPT_RC};
+        if (i % 2)
+            attr.cap.max_send_sge = 200;
+        else
+            attr.cap.max_send_wr = 1 << 20;
+        CHECK(!ibv_create_qp(end.pd, &attr));
+    }
+    end_close(&end);
+}
+
+static void other_sizes(void)
+{
+    struct end end;
+
+    end_open(&end, NULL);
+    for (int i = 0; i < 4; i++)
+        CHECK(!ibv_create_cq(end.context, i % 2 ? 0 : 1 << 30, NULL, NULL, 0));
+    end_close(&end);
+}
+
+/* Two mistakes that have the same name and the same errno, each made twice. */
+static void alike(void)
+{
+    static const struct mistake both[] = {
+        {"more work requests, and more pieces, than the device has", "qp-limits", other_limits, false},
+        {"more completions than the device has, and none", "cq-limits", other_sizes, false},
+    };
+
+    for (size_t n = 0; n < sizeof both / sizeof *both; n++) {
+        unsigned same;
+        CHECK(named(&both[n], &same));
+        CHECK_EQ(same, 2);
+    }
+}
+
+TEST_MAIN(TEST(states), TEST(queues), TEST(memory), TEST(pairs), TEST(events), TEST(alike))

@@ -14,12 +14,13 @@ static const struct trace_limits *limits_of(const struct story *s, uint8_t numbe
 	return NULL;
 }
 
-/* A program that tries again and again has made one mistake. */
-static uint64_t alike(const struct trace_item *item)
+/* A program that tries again and again has made one mistake. which: of those that have the same name. */
+static uint64_t alike(const struct trace_item *item, unsigned which)
 {
 	const struct trace_record *r = &item->record;
 
-	return (uint64_t)r->kind << 48 | (uint64_t)r->error << 32 | (r->kind == TRACE_MR ? r->qpn : 0);
+	return (uint64_t)which << 56 | (uint64_t)r->kind << 48 | (uint64_t)r->error << 32 |
+	       (r->kind == TRACE_MR ? r->qpn : 0);
 }
 
 static void judge_qp(struct findings *to, const struct story *s, const struct incident *one,
@@ -30,17 +31,17 @@ static void judge_qp(struct findings *to, const struct story *s, const struct in
 	const struct trace_qp_asked *asked = one->wr < 0 ? NULL : &item_at(s, (size_t)one->wr)->record.asked;
 
 	if (asked && most && (asked->send_wr > most->max_qp_wr || asked->recv_wr > most->max_qp_wr))
-		found(to, s, "qp-limits", FAILED, item->ns, alike(item),
+		found(to, s, "qp-limits", FAILED, item->ns, alike(item, 0),
 		      "create_qp failed (%s): max_send_wr %u and max_recv_wr %u were asked for, and the device has at "
 		      "most %u (max_qp_wr).",
 		      why, asked->send_wr, asked->recv_wr, most->max_qp_wr);
 	else if (asked && most && (asked->send_sge > most->max_sge || asked->recv_sge > most->max_sge))
-		found(to, s, "qp-limits", FAILED, item->ns, alike(item),
+		found(to, s, "qp-limits", FAILED, item->ns, alike(item, 1),
 		      "create_qp failed (%s): max_send_sge %u and max_recv_sge %u were asked for, and the device has "
 		      "at most %u (max_sge).",
 		      why, asked->send_sge, asked->recv_sge, most->max_sge);
 	else
-		found(to, s, "qp-refused", FAILED, item->ns, alike(item),
+		found(to, s, "qp-refused", FAILED, item->ns, alike(item, 0),
 		      "create_qp failed (%s)%s: max_inline_data %u was asked for; the completion queues must be of "
 		      "the same device, and the type one that it has.",
 		      why, item->record.error == 95 ? ", as the device has no such type or option" : "",
@@ -55,21 +56,22 @@ static void judge_mr(struct findings *to, const struct story *s, const struct tr
 
 	trace_access_text(r->qpn, access);
 	if (r->error == 22 && r->qpn & remote && !(r->qpn & IBV_ACCESS_LOCAL_WRITE))
-		found(to, s, "access-flags", FAILED, item->ns, alike(item),
+		found(to, s, "access-flags", FAILED, item->ns, alike(item, 0),
 		      "reg_mr failed (EINVAL): the access is %s. What a peer may write, this side must be allowed to "
 		      "write: add LOCAL_WRITE.",
 		      access);
 	else if (r->error == 14)
-		found(to, s, "register-fault", FAILED, item->ns, alike(item),
+		found(to, s, "register-fault", FAILED, item->ns, alike(item, 0),
 		      "reg_mr of %llu bytes at 0x%llx failed (EFAULT): a part of it is not mapped, or may not be "
 		      "written though the access is %s.",
 		      (unsigned long long)r->mr.length, (unsigned long long)r->mr.address, access);
 	else if (r->error == 22 && !r->mr.length)
-		found(to, s, "register-nothing", FAILED, item->ns, alike(item),
+		found(to, s, "register-nothing", FAILED, item->ns, alike(item, 0),
 		      "reg_mr failed (EINVAL): the length is 0.");
 	else
-		found(to, s, "register-refused", FAILED, item->ns, alike(item), "reg_mr of %llu bytes failed (%s)%s.",
-		      (unsigned long long)r->mr.length, trace_errno_name(r->error),
+		found(to, s, "register-refused", FAILED, item->ns, alike(item, 0),
+		      "reg_mr of %llu bytes failed (%s)%s.", (unsigned long long)r->mr.length,
+		      trace_errno_name(r->error),
 		      r->error == 12 ?
 			      ": look at the limit for locked memory (ulimit -l), or at the number of regions" :
 			      "");
@@ -92,7 +94,7 @@ void rule_make(struct findings *to, const struct story *s)
 			break;
 		case TRACE_CQ:
 		case TRACE_CQ_RESIZED:
-			found(to, s, "cq-limits", FAILED, item->ns, alike(item),
+			found(to, s, "cq-limits", FAILED, item->ns, alike(item, !item->record.cq.asked),
 			      "%s with %u entries failed (%s)%s; the device has at most %u.",
 			      trace_kind_name(item->record.kind), item->record.cq.asked,
 			      trace_errno_name(item->record.error),
@@ -100,7 +102,7 @@ void rule_make(struct findings *to, const struct story *s)
 			      most ? most->max_cqe : 0);
 			break;
 		default:
-			found(to, s, "make-refused", FAILED, item->ns, alike(item), "%s failed (%s).",
+			found(to, s, "make-refused", FAILED, item->ns, alike(item, 0), "%s failed (%s).",
 			      trace_kind_name(item->record.kind), trace_errno_name(item->record.error));
 		}
 	}
