@@ -410,7 +410,7 @@ static void whole_message_in_any_order(void)
     int sends = 0, reads = 0;
 
     for (int seed = 1; seed <= 8; seed++) {
-        char spec[16];
+        char spec[32];
         snprintf(spec, sizeof spec, "seed=%d", seed);
         OK(softdev_faults(spec));
         sends += sent() >> (MIDDLE + GAP) != 0;

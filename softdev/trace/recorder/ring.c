@@ -147,7 +147,10 @@ static int make_file(const char *directory, char path[PATH_MAX])
 	int fd = -1;
 
 	for (unsigned n = 0; fd < 0 && n < 1000; n++) {
-		snprintf(path, PATH_MAX, "%s/%d-%u.rec", directory, (int)getpid(), n);
+		if (snprintf(path, PATH_MAX, "%s/%d-%u.rec", directory, (int)getpid(), n) >= PATH_MAX) {
+			errno = ENAMETOOLONG;
+			break;
+		}
 		fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (fd < 0 && errno != EEXIST)
 			break;
