@@ -120,6 +120,12 @@ static inline bool soft_receives(uint32_t state)
 {
 	return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
 }
+/* The same of a queue pair, and no receive has failed: it is in ERR then, as soon as no lock is held. rq_lock */
+static inline bool soft_takes(struct soft_qp *qp)
+{
+	return soft_receives(soft_state(qp)) &&
+	       soft_likely(qp->ended_in != atomic_load_explicit(&qp->life, memory_order_relaxed) + 1);
+}
 
 /* ---- devices.c -------------------------------------------------------------------------------------- */
 

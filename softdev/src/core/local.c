@@ -206,7 +206,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 	if (!b)
 		return absent(qp, wqe);
 	soft_lock(&b->rq_lock);
-	if (!soft_receives(soft_state(b)) || b->attr.dest_qp_num != qp->qp.qp_num || b->qp.qp_type != qp->qp.qp_type) {
+	if (!soft_takes(b) || b->attr.dest_qp_num != qp->qp.qp_num || b->qp.qp_type != qp->qp.qp_type) {
 		soft_unlock(&b->rq_lock);
 		return absent(qp, wqe);
 	}

@@ -260,6 +260,7 @@ struct soft_qp {
 	struct soft_ud_held *ud_held;      /* UD: a datagram to be delivered after the next one (fault) */
 	struct soft_rwqe *srq_wqe;         /* SRQ: copy of the receive in use */
 	struct soft_rwqe *current;         /* receive that a message is being written to, or NULL */
+	uint32_t ended_in;                 /* 1 + the life in which a receive has failed */
 	atomic_bool starved;               /* a message waits for a receive */
 	_Atomic(uint64_t) rnr_deadline_ns; /* shm: it is refused then; 0: never */
 	uint64_t slow_receive;             /* faults, by their clock: when it takes the next message */

@@ -140,6 +140,7 @@ void soft_rx_receive_error(struct soft_qp *qp, enum ibv_wc_status status, struct
 	};
 
 	soft_rq_release(qp);
+	qp->ended_in = atomic_load(&qp->life) + 1;
 	soft_cq_push(to_cq(qp->qp.recv_cq), &wc, true);
 	soft_after_fail(after, qp);
 }

@@ -20,7 +20,7 @@ static void receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, 
 {
 	struct soft_rx whole = *rx;
 
-	if (!soft_receives(soft_state(b)) || b->qp.qp_type != IBV_QPT_UD || qkey != b->attr.qkey)
+	if (!soft_takes(b) || b->qp.qp_type != IBV_QPT_UD || qkey != b->attr.qkey)
 		return;
 	if (!soft_rq_take(b)) {
 		atomic_store(&b->starved, false);

@@ -413,7 +413,8 @@ void soft_roce_take(struct soft_qp *qp, const struct roce_packet *p, const struc
 	soft_lock(lock);
 	struct soft_roce *w = qp->roce;
 	if (w && atomic_load(&qp->number) == p->qpn && soft_receives(soft_state(qp)) &&
-	    transport == (qp->qp.qp_type == IBV_QPT_RC ? ROCE_RC : ROCE_UC)) {
+	    transport == (qp->qp.qp_type == IBV_QPT_RC ? ROCE_RC : ROCE_UC) &&
+	    (transport == ROCE_RC || soft_takes(qp))) {
 		enum roce_sender sender = roce_sender_of(w, in);
 		if (soft_likely(sender == ROCE_PROVEN))
 			take(w, p, response, after);

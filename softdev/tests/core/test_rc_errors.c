@@ -146,6 +146,32 @@ static void refused_without_acknowledgements(void)
     pair_close(&a, &b);
 }
 
+/* A receive that fails ends its queue pair, and takes nothing after it; the sender hears nothing of that. */
+static void receive_too_small_without_acknowledgements(void)
+{
+    pair_open(&a, &b, &(struct end_options){.type = IBV_QPT_UC});
+    pair_connect(&a, &b, NULL);
+    post_recv(&b, 1, 0, 99);
+    post_recv(&b, 2, 0, 100);
+    struct ibv_sge sge = end_sge(&a, 0, 100);
+    struct ibv_send_wr wr[2] = {{0}}, *bad;
+    for (uint64_t i = 0; i < 2; i++)
+        wr[i] = (struct ibv_send_wr){.wr_id = i,
+                                     .next = i ? NULL : &wr[1],
+                                     .sg_list = &sge,
+                                     .num_sge = 1,
+                                     .opcode = IBV_WR_SEND,
+                                     .send_flags = IBV_SEND_SIGNALED};
+    OK(ibv_post_send(a.qp, wr, &bad));
+    expect_wc(a.send_cq, 0, IBV_WC_SUCCESS);
+    expect_wc(a.send_cq, 1, IBV_WC_SUCCESS);
+    expect_wc(b.recv_cq, 1, IBV_WC_LOC_LEN_ERR);
+    expect_wc(b.recv_cq, 2, IBV_WC_WR_FLUSH_ERR);
+    CHECK_EQ(end_state(&a), IBV_QPS_RTS);
+    CHECK_EQ(end_state(&b), IBV_QPS_ERR);
+    pair_close(&a, &b);
+}
+
 static void missing_rights_of_the_region(void)
 {
     static const struct {
@@ -291,7 +317,6 @@ static void local_protection(void)
     }
 }
 
-/* A bad key in a receive: the receiver gets a local error, the sender a remote operation error. */
 /* The memory of the second of two long messages goes away while the first is on its way. */
 static bool blames_the_second(void)
 {
@@ -338,6 +363,7 @@ static void protection_of_the_second(void)
         CHECK(++attempts < 50);
 }
 
+/* A bad key in a receive: the receiver gets a local error, the sender a remote operation error. */
 static void receive_protection(void)
 {
     open_pair(NULL);
@@ -521,7 +547,8 @@ static void recover(void)
 }
 
 TEST_MAIN(TEST(receive_too_small), TEST(wrong_keys_and_bounds), TEST(refused_without_acknowledgements),
-          TEST(missing_rights_of_the_region), TEST(missing_rights_of_the_qp), TEST(other_protection_domain),
-          TEST(deregistered), TEST(misaligned_atomic), TEST(local_protection), TEST(protection_of_the_second),
+          TEST(receive_too_small_without_acknowledgements), TEST(missing_rights_of_the_region),
+          TEST(missing_rights_of_the_qp), TEST(other_protection_domain), TEST(deregistered),
+          TEST(misaligned_atomic), TEST(local_protection), TEST(protection_of_the_second),
           TEST(receive_protection), TEST(rnr_retries_run_out), TEST(rnr_waits), TEST(peer_absent),
           TEST(peer_late), TEST(flush_in_order), TEST(recover))
