@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import socket
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
 import aiordma
+from aiordma import faults
 from aiordma.config import Config
 from aiordma.errors import VerbsError
 from aiordma.links import engine as links_engine
@@ -134,6 +135,28 @@ async def test_a_lost_link_is_the_end_of_its_streams() -> None:
                 await server.receive()
 
 
+async def test_a_stream_whose_end_is_late_is_lost_once() -> None:
+    """Its group is whole, and others join it."""
+    config = tuned(device=DEVICE, ring_bytes=65536, keepalive_timeout_ms=60_000)
+    engine = await links_engine.current(config)
+    async with aiordma.listen("127.0.0.1", 0, config=config) as listener:
+        client, server = await pair(listener, config)
+        async with server:
+            (group,) = [each for each in groups() if each.key.side == "client"]
+            (other,) = [each for each in groups() if each.key.side == "server"]
+            member: Any = next(iter(group.members))
+            (peer,) = other.members
+            with faults.injected("delay op=cdc side=client dir=out ms=86400000"):
+                client.abort()
+                peer._drop_tcp()
+                await until(lambda: member._tcp_is_half)
+                now = engine.waker.now()
+                for tick in range(20):
+                    member.look(now + tick * config.link_timeout_ms / 1000)
+                assert not member.pipe.is_finished
+                assert group.places.lost == 1
+
+
 async def test_a_link_that_gets_no_receive_fails() -> None:
     """Its peer does not write on into a ring that nobody looks at."""
     config = tuned(device=DEVICE, ring_bytes=65536, keepalive_ms=50, keepalive_timeout_ms=60_000)
@@ -181,6 +204,8 @@ async def test_a_group_names_few_pieces_of_memory() -> None:
     lost = taken.pop()
     lost.lose()
     lost.free()
+    lost.lose()
+    assert places.lost == 1
     for _ in range(3):
         for place in taken:
             place.free()

@@ -47,9 +47,10 @@ class RingPlace:
             self._owner.take_back(self)
 
     def lose(self) -> None:
-        """The peer may still write into it: nothing else gets the place as long as the group lasts."""
-        self.freed = True
-        self._owner.lost += 1
+        """The peer may still write into it: nothing gets the place as long as the group lasts. Idempotent."""
+        if not self.freed:
+            self.freed = True
+            self._owner.lost += 1
 
 
 class RingPlaces:
