@@ -139,7 +139,8 @@ class MessageMemory:
 
     def may_copy(self, length: int) -> bool:
         """Whether a message for which there may never be a sink may be put together outside now."""
-        return self._engine.pool.budget.may_copy(length)
+        pool = self._engine.pool
+        return not pool.queue.must_wait(Purpose.COPIES) and pool.budget.may_copy(length)
 
     def count_copy(self, length: int) -> object:
         """One is, until the last reference to the result is gone."""
@@ -180,6 +181,10 @@ class MessageMemory:
     def wait_for_sink(self, channel: Waiting) -> None:
         """Have its ``on_memory()`` called when it may :meth:`take_sink`."""
         self._engine.pool.queue.wait(channel, Purpose.SINKS)
+
+    def wait_for_copy(self, channel: Waiting) -> None:
+        """Have its ``on_memory()`` called when it :meth:`may_copy`."""
+        self._engine.pool.queue.wait(channel, Purpose.COPIES)
 
     def look(self) -> None:
         """Reclaim what other threads have released."""

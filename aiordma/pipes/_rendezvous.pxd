@@ -88,5 +88,5 @@ cdef class Pulls:
     cdef bint ask(self, Pull pull) except -1
     cdef object take_part(self, Pull pull)
     cdef bint find_sink(self, Pull pull) except -1
-    cdef int post_read(self) except -2
+    cdef int post_read(self) except -1
     cdef int read_done(self) noexcept

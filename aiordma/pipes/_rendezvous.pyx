@@ -150,10 +150,8 @@ cdef class Puller(SendQueueWaiter):
                 if pulls.flow is not None:
                     pulls.flow.on_broken(error)
                 continue
-            if more > 0:
+            if more:
                 self.add(pulls)
-            elif more < 0:
-                pulls.memory.wait_for_sink(pulls.flow)
             if self.turns and qp.cq.fair_queue.waiting:
                 # Others of this engine wait for the same limit: one each.
                 qp.cq.fair_queue.add(self)
@@ -315,9 +313,7 @@ cdef class Pulls:
         return True
 
     cdef object take_part(self, Pull pull):
-        """A sink for one READ at a time, for a message that is put together outside; None: not now."""
-        if not self.memory.may_copy(pull.size()):
-            return None
+        """A sink for one READ at a time, for a message that is put together outside, which may be; None: not now."""
         copy = PyBytes_FromStringAndSize(NULL, pull.size())
         block = self.memory.take_sink(min(pull.remote_bytes, self.fragment))
         if block is not None:
@@ -326,7 +322,10 @@ cdef class Pulls:
         return block
 
     cdef bint find_sink(self, Pull pull) except -1:
-        """Memory to pull the message into; False: not now. :raises MemoryError: not even for a fragment."""
+        """Memory to pull the message into; False: not now, the channel waits for it.
+
+        :raises MemoryError: not even for a fragment.
+        """
         cdef uint32_t head_bytes = <uint32_t>PyBytes_GET_SIZE(pull.head)
         block = None
         if self.placer is not None and not pull.asked and self.ask(pull):
@@ -336,8 +335,13 @@ cdef class Pulls:
         try:
             block = self.memory.take_sink(pull.room())
         except MemoryError:
+            if not self.memory.may_copy(pull.size()):
+                # Not as for a sink: others may have their shares for ever, and this one would keep all from pulling.
+                self.memory.wait_for_copy(self.flow)
+                return False
             block = self.take_part(pull)
         if block is None:
+            self.memory.wait_for_sink(self.flow)
             return False
         pull.block = block
         if pull.copy is None:
@@ -351,8 +355,8 @@ cdef class Pulls:
         self.reading.append(pull)
         return True
 
-    cdef int post_read(self) except -2:
-        """Post one READ. 1: there are more to post; 0: not now; -1: no memory.
+    cdef int post_read(self) except -1:
+        """Post one READ. 1: there are more to post; 0: not now.
 
         :raises MemoryError: there will never be enough.
         """
@@ -362,7 +366,7 @@ cdef class Pulls:
         cdef uint64_t sink
         cdef uint32_t n
         if not pull.begun and not self.find_sink(pull):
-            return -1
+            return 0
         n = pull.remote_bytes - pull.posted
         if n > self.fragment:
             n = self.fragment

@@ -326,3 +326,6 @@ class RendezvousMemory(Protocol):
 
     def wait_for_sink(self, channel: Waiting, /) -> None:
         """Have its ``on_memory()`` called when it may take a sink."""
+
+    def wait_for_copy(self, channel: Waiting, /) -> None:
+        """Have its ``on_memory()`` called when it may copy."""

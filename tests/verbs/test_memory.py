@@ -506,6 +506,37 @@ def test_pulls_do_not_wait_behind_announcements() -> None:
     assert len(waiting.blocks) == 1
 
 
+class Both:
+    """Waits for a share, and then asks for a sink, as a channel does."""
+
+    def __init__(self, pool: MemoryPool, sink: Sender) -> None:
+        self.pool, self.sink, self.calls = pool, sink, 0
+
+    def on_memory(self) -> None:
+        self.calls += 1
+        self.pool.queue.must_wait(self.sink.purpose)
+        self.pool.queue.wait(self, Purpose.COPIES)
+
+
+def test_who_waits_for_a_share_keeps_no_pull_waiting_and_the_loop_rests() -> None:
+    loop = Loop()
+    pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=256 * KIB, call_soon=loop.call_soon)
+    sinks = pool.arena(Books(), purpose=Purpose.SINKS)
+    pulls = [Sender(pool, sinks, 64 * KIB, Purpose.SINKS) for _ in range(5)]
+    copier = Both(pool, pulls[0])
+    pool.queue.wait(copier, Purpose.COPIES)
+    for pull in pulls:
+        pull.attempt()
+    assert [len(pull.blocks) for pull in pulls] == [1, 1, 1, 1, 0]
+    pool.queue.on_freed()
+    loop.turn()
+    assert copier.calls == 1
+    assert not loop.due
+    pulls[0].blocks.pop().free()
+    loop.turn()
+    assert len(pulls[4].blocks) == 1
+
+
 def test_what_is_parked_is_closed_before_connections_are_refused() -> None:
     pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=128 * KIB)
     arena = pool.arena(Books())

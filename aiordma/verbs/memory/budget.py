@@ -40,6 +40,7 @@ class Purpose(enum.Enum):
     CONNECTIONS = "rings, receive slots and the like: for the life of a connection"
     SOURCES = "messages to be pulled by the peer: until it has them"
     SINKS = "messages that are pulled: until the user drops them"
+    COPIES = "messages that are put together in ordinary memory: until the user has them"
 
     # That of Enum is Python code, and each connect looks five of them up.
     __hash__ = object.__hash__

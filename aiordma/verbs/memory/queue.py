@@ -1,4 +1,4 @@
-"""What waits for registered memory: called in order of arrival, as long as there is memory for the first."""
+"""What waits for memory: called in order of arrival, as long as there is memory for the first."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ class MemoryQueue:
     def __init__(self, budget: Budget, call_soon: Callable[[Callable[[], None]], object] | None) -> None:
         self._budget = budget
         self._call_soon = call_soon
-        #: In order of arrival: for memory to pull into, and for memory to announce.
+        #: In order of arrival: for memory to pull into, for memory to announce, and for a share of ordinary
+        #: memory. Who waits for one of these keeps no other waiting: a share may never come.
         self._waiting: dict[Purpose, OrderedDict[Waiting, None]] = {
             Purpose.SINKS: OrderedDict(),
             Purpose.SOURCES: OrderedDict(),
+            Purpose.COPIES: OrderedDict(),
         }
         self._turn: Purpose | None = None
         self._turn_again = self._retry_is_due = False
@@ -41,7 +43,8 @@ class MemoryQueue:
         """Whether others were here before: one that comes now has to :meth:`wait`, too."""
         if not self._waiting[purpose] or self._turn is purpose:
             return False
-        self._retry_soon()  # the first of them may have given up
+        if self._turn is None:
+            self._retry_soon()  # the first of them may have given up
         return True
 
     def wait(self, waiting: Waiting, purpose: Purpose) -> None:
