@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import anyio
 import pytest
 
 from aiordma.valkey.connection import Connection
 from tests.health import until
 from tests.links.failover.refusing import block, hurried, refusing
+from tests.processes import PATIENCE
 from tests.world import DEVICE, needs_pyverbs
 
 from .conftest import connected
@@ -34,11 +36,11 @@ async def test_nothing_passes_what_was_refused(server: ModelServer, monkeypatch:
     stream = await connected(server)
     async with stream:
         pipe: Any = stream._pipe
-        with hurried(), refusing(made[0].qp.pointer, 0) as counts:
-            assert pipe.try_send(b"refused") == 7  # what is short waits for the end of the turn
-            counts.left = 1
-            block()
-            assert counts.refused == 1
+        with hurried(), refusing(made[0].qp.pointer, late=True) as counts, anyio.fail_after(PATIENCE):
+            while not counts.refused:
+                await anyio.lowlevel.checkpoint()
+                assert pipe.try_send(b"refused") == 7  # what is short waits for the end of the turn
+                block(counts)
             pipe.try_send(bytes(3000))
             await until(lambda: pipe.error is not None)
             assert counts.taken_behind == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from aiordma.datapath import _late
-from tests.world import SLOWER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,16 +29,19 @@ class Refusing:
 
 
 @contextmanager
-def refusing(queue_pair: int, times: int = 1) -> Iterator[Refusing]:
-    """The device has no memory for the next requests on a queue pair (its address). It takes those behind."""
-    counts = Refusing(times)
+def refusing(queue_pair: int, times: int = 1, *, late: bool = False) -> Iterator[Refusing]:
+    """The device has no memory for the next requests on a queue pair (its address). It takes those behind.
+
+    :param late: only for requests that another thread posts than this one.
+    """
+    counts, here = Refusing(times), threading.get_ident()
     context = ctypes.c_uint64.from_address(queue_pair).value
     slot = ctypes.c_uint64.from_address(context + _POST_SEND)
     before = slot.value
     post = _POST(before)
 
     def post_or_refuse(qp: int, wr: int, bad: Any) -> int:
-        if qp != queue_pair or not counts.left:
+        if qp != queue_pair or not counts.left or (late and threading.get_ident() == here):
             counts.taken_behind += qp == queue_pair and counts.refused > 0
             return int(post(qp, wr, bad))
         counts.left -= 1
@@ -64,8 +67,11 @@ def hurried() -> Iterator[None]:
         _late.set_period_ns(0)
 
 
-def block() -> None:
-    """Compute until that thread has posted for this loop."""
-    before, end = _late.counts()[0], time.monotonic() + 10 * SLOWER
-    while _late.counts()[0] == before:
-        assert time.monotonic() < end
+def block(counts: Refusing) -> None:
+    """Compute until that thread was refused, or for as long as it may take where something was put off.
+
+    This thread may have come late to that, and posted by itself: then the caller has to try again.
+    """
+    end = time.monotonic() + 0.1
+    while not counts.refused and time.monotonic() < end:
+        pass

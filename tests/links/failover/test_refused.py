@@ -109,22 +109,25 @@ async def test_the_program_sends_on_before_the_loop_knows(side: str) -> None:
     beside, peer = streams if side == "client" else streams[::-1]
     async with one, other, beside, peer:
         link = await link_of(side)
-        messages = [b"%d" % number for number in range(20)]
+        messages = [b"%d" % number for number in range(10)]
         with anyio.fail_after(PATIENCE):
             await one.send(b"first")
             assert await other.receive() == b"first"
-            await all_done(link)
-            with hurried(), refusing(link.parts.qp.pointer, 0) as counts:
-                for message in messages[:10]:
-                    one.send_nowait(message)
-                assert beside.send_nowait(b"before") == 6
-                counts.left = 1
-                block()
-                assert counts.refused == 1
-                for message in messages[10:]:
+            with hurried(), refusing(link.parts.qp.pointer, late=True) as counts:
+                while True:
+                    await all_done(link)
+                    for message in messages:
+                        one.send_nowait(message)
+                    assert beside.send_nowait(b"before") == 6
+                    block(counts)
+                    if counts.refused:
+                        break
+                    assert [await other.receive() for _ in messages] == messages
+                    assert await peer.receive_exactly(6) == b"before"
+                for message in messages:
                     one.send_nowait(message)
                 assert beside.send_nowait(b" behind") == 7
-                assert counts.taken_behind == 0
-            assert [await other.receive() for _ in messages] == messages
+                assert (counts.refused, counts.taken_behind) == (1, 0)
+            assert [await other.receive() for _ in messages * 2] == messages * 2
             assert await peer.receive_exactly(13) == b"before behind"
             assert one.path == other.path == "tcp"
