@@ -52,8 +52,6 @@ cdef class QueuePair(SendQueue):
     # READs: how many the QP may have outstanding (max_rd_atomic), and what posts them.
     cdef public uint32_t max_reads
     cdef SendQueueWaiter puller
-    cdef const volatile uint64_t *astray    # the device's count of WRITEs not carried out while they were posted
-    cdef uint64_t astray_seen, no_count
     cdef readonly uint64_t last_received       # completions that prove the peer alive; the keepalive compares it
 
     cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until, uint32_t count=*) except -1

@@ -262,8 +262,8 @@ cdef class QueuePair(SendQueue):
 
     cdef void enqueue(self, Flow flow):
         if not flow.queued and not self.failed:
-            flow.queued = True
             self.waiting_flows.append(flow)     # first: a thread that helps a blocked loop may look behind any call
+            flow.queued = True
             if len(self.waiting_flows) == 1:
                 self.say_held(True)
                 self.cq.mark_dirty(self)
@@ -347,9 +347,6 @@ cdef class QueuePair(SendQueue):
         operation = "RECV" if kind == KIND_RECEIVE else "SEND/WRITE/READ"
         return self.fail(CompletionError(wc.status, wc.vendor_err, operation, self.qp_num))
 
-    cdef int ran_out(self) except -1:
-        return self.fail(LinkError("this end has no memory for what comes and goes on the link"))
-
     cdef int on_sent(self, ibv_wc *wc) except -1:
         cdef uint32_t position = wc.wr_id & 0xfffffff
         if not self.with_imm:
@@ -373,10 +370,13 @@ cdef class QueuePair(SendQueue):
         self.post(chain)
         if self.failed or self.refused:
             return 0
-        self.fragments.append((self.sq_posted, flow, until, count))
-        if not self.with_imm and aio_chain_is_read(chain):
-            self.reads_out.append(self.sq_posted)
-        self.cq.fragments += count
+        try:
+            self.fragments.append((self.sq_posted, flow, until, count))
+            self.cq.fragments += count
+            if not self.with_imm and aio_chain_is_read(chain):
+                self.reads_out.append(self.sq_posted)
+        except MemoryError:
+            self.lose_count(None)
         return 0
 
     cdef void retire_fragments(self):
@@ -535,11 +535,6 @@ cdef class QueuePair(SendQueue):
         if not self.asked_end:
             self.asked_end, self.end_shows = True, self.owner.shows_end
         return self.end_shows
-
-    @property
-    def counts_astray(self) -> bool:
-        """Whether the device counts the WRITEs that it did not execute when they were posted."""
-        return self.astray != &self.no_count
 
     def break_link(self, reason: BaseException) -> None:
         """Fail from outside: TCP connection lost, keepalive, operator. Messages that arrived before are dispatched."""

@@ -42,6 +42,8 @@ cdef class SendQueue(CompletionOwner):
     cdef uint32_t staged                    # flows with messages that are not even placed
     cdef expects_fn expects                 # says which key of the peer's comes next; NULL: another device
     cdef notes_fn notes                     # leaves a number to the peer, should this process end; NULL: another device
+    cdef const volatile uint64_t *astray    # the device's count of WRITEs not carried out while they were posted
+    cdef uint64_t astray_seen, no_count
     cdef bint refused                       # the device has refused a request: the link fails, in the loop's next turn at last
     cdef bint diverted                      # requests go to the hook; or nowhere, once one was refused
     cdef bint ack_watched                   # on_ack_owed() was called, and watch_ack() not yet
@@ -87,6 +89,7 @@ cdef class SendQueue(CompletionOwner):
     cdef void add_write(self, aio_chain *chain, uint64_t addr, uint32_t length, uint32_t lkey, uint64_t remote_addr,
                         uint32_t rkey)
     cdef int post(self, aio_chain *chain) except -1
+    cdef int lose_count(self, object reason) except -1
     cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept
     cdef void _add_send(self, aio_chain *chain, uint32_t length, bint signal, uint32_t imm)
     cdef uint64_t _send_id(self, aio_chain *chain) noexcept

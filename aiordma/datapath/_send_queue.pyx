@@ -19,7 +19,7 @@ from ._verbs cimport (
     aio_chain_write,
 )
 
-from ..errors import VerbsError
+from ..errors import LinkError, VerbsError
 
 cdef extern from "<arpa/inet.h>" nogil:
     uint32_t htonl(uint32_t)
@@ -27,6 +27,10 @@ cdef extern from "<arpa/inet.h>" nogil:
 cdef enum:
     LONG_LEAD = 4               # in front of every long message, for iWARP
     LONG_POST_BYTES = 16384
+
+
+cdef object no_memory():
+    return LinkError("this end has no memory for what comes and goes on the link")
 
 
 cdef class Hook:
@@ -176,9 +180,25 @@ cdef class SendQueue(CompletionOwner):
         if rc:
             # The window and the cursors have moved already, so the link must fail. Its flows learn of it as of any
             # other failure.
-            self.refused = self.diverted = True
-            self.cq.fail_owner(self, VerbsError(rc, "ibv_post_send"))
+            self.lose_count(VerbsError(rc, "ibv_post_send"))
         return 0
+
+    cdef int lose_count(self, object reason) except -1:
+        """What was posted and what is counted differ from here on. It must not be posted again: the link fails,
+        and its flows learn of it as of any other failure.
+
+        :param reason: None: there was no memory in between.
+        """
+        self.refused = self.diverted = True
+        return self.cq.fail_owner(self, no_memory() if reason is None else reason)
+
+    cdef int ran_out(self) except -1:
+        return self.post_failed(no_memory())
+
+    @property
+    def counts_astray(self) -> bool:
+        """Whether the device counts the WRITEs that it did not execute when they were posted."""
+        return self.astray != &self.no_count
 
     cdef int ack_if_due(self) except -1:
         """Send a NOP when the peer has used half of its window and no message has acknowledged that. It is outside the

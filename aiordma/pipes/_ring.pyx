@@ -181,12 +181,16 @@ cdef class RingPipe(RingLife):
                 if qp.held and placed == n:
                     qp.say_last(self.queued)
             self.posting = True
-            if lkey != 0:
-                self.post_copied(&chain, want)
-                lkey = 0
-            else:
-                self.failover.post(qp, &chain)
-            self.posting = False
+            try:
+                if lkey != 0:
+                    self.post_copied(&chain, want)
+                    lkey = 0
+                else:
+                    self.failover.post(qp, &chain)
+            except MemoryError:
+                qp.lose_count(None)
+            finally:
+                self.posting = False
             if self.reserved:
                 qp.cq.fair_queue.end_reservation(self)
             if self.mirror == NULL:
@@ -255,10 +259,13 @@ cdef class RingPipe(RingLife):
         else:
             self.waits = False
         if cursors.update_wanted or cursors.unannounced:
-            self.qp.enqueue(self)
-            if cursors.unannounced:
-                self.leave_will()
-            self.qp.cq.flush_if_late()
+            try:
+                self.qp.enqueue(self)
+                if cursors.unannounced:
+                    self.leave_will()
+                self.qp.cq.flush_if_late()
+            except MemoryError:
+                self.qp.lose_count(None)       # the bytes are placed: their sender must not send them again
         return 0
 
     cdef void leave_will(self) noexcept:

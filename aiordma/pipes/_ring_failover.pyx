@@ -52,7 +52,7 @@ cdef class RingFailover:
                 self.kept = deque()
             self.kept.append((position, first, bytes_of(data, n)))
         except MemoryError:
-            # They are out already, so whoever sends them must not hear of it. But until they have arrived for certain, the
+            # They are out already, so their sender must not hear of it. But until they have arrived for certain, the
             # stream cannot leave RDMA.
             self.holed, self.hole = True, position
         return 0

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 from aiordma import faults
+from aiordma.config import Config
 from aiordma.errors import LinkError
+from aiordma.links import engine as engines
 from aiordma.pipes._ring_records import RingDatagrams
 from tests.address_space import nothing_large
 from tests.health import until
+from tests.processes import PATIENCE
+from tests.streams.pairs import rdma_pair
 from tests.world import DEVICE
 
 from .link_pairs import connect
 from .test_ring import receive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
@@ -85,3 +91,43 @@ async def test_a_datagram_whose_rest_finds_no_memory_ends_the_connection(
         await until(ended)
         one.abort()
         other.abort()
+
+
+def without_memory(send: Callable[[bytes], int], data: bytes, number: int) -> bool:
+    """Send it all, and let that allocation fail which has this number; whether it was taken.
+
+    :param data: so short that its length needs no allocation.
+    """
+    interpreter: Any = pytest.importorskip("_testcapi", reason="this Python comes without its own tests")
+    interpreter.set_nomemory(number, number + 1)
+    try:
+        sent = send(data)
+    except MemoryError:
+        return False
+    finally:
+        interpreter.remove_mem_hooks()
+    assert sent == len(data)
+    return True
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("inline", [64, 1 << 16])
+async def test_bytes_are_out_once_if_they_were_taken(
+    inline: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told that there is no memory sends them again: then nothing is out."""
+    engine = await engines.current(Config(device=DEVICE, ring_bytes=16384))
+    monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", inline)
+    one, other = await rdma_pair()
+    data = [bytes([65 + index]) * 200 for index in range(4)]
+    async with one, other:
+        with anyio.fail_after(PATIENCE):
+            for piece in data[:2]:
+                await one.send(piece)
+            if not without_memory(one.send_nowait, data[2], number):
+                await one.send(data[2])
+            await one.send(data[3])
+            assert await other.receive_exactly(800) == b"".join(data)
+            await one.send_eof()
+            with pytest.raises(anyio.EndOfStream):
+                await other.receive()
