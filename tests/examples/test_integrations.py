@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiordma.negotiation.announcement import is_announced
+from tests import patient
 from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL, free_port
 from tests.world import DEVICE
@@ -94,7 +95,8 @@ def test_grpclib() -> None:
     assert output("grpclib_hello", free_port()) == "hello, RDMA\nrdma\n"
 
 
-def test_redis() -> None:
+def test_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient.as_for_users(monkeypatch)  # redis-py's own time for a connection is short
     redis_server = shutil.which("redis-server")
     if redis_server is None:
         pytest.skip("redis-server is not installed")

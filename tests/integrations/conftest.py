@@ -9,6 +9,7 @@ import pytest
 
 import aiordma
 from aiordma.negotiation import peer_cache
+from tests import patient
 from tests.roles import LOCAL
 from tests.world import DEVICE
 
@@ -43,6 +44,13 @@ async def answer(stream: anyio.abc.ByteStream) -> None:
 
 
 @pytest.fixture
+def silent_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain server says nothing to what is no request. Its client waits as long as it does for users, since
+    the libraries' own times for a connection are short."""
+    patient.as_for_users(monkeypatch)
+
+
+@pytest.fixture
 async def pages(anyio_backend: Any) -> AsyncIterator[str]:
     """Where the server of aiordma is."""
     async with await aiordma.listen(LOCAL, 0) as listener, anyio.create_task_group() as tasks:
@@ -52,7 +60,7 @@ async def pages(anyio_backend: Any) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def plain_pages(anyio_backend: Any) -> AsyncIterator[str]:
+async def plain_pages(anyio_backend: Any, silent_servers: None) -> AsyncIterator[str]:
     """The same without aiordma."""
     listener = await anyio.create_tcp_listener(local_host=LOCAL)
     async with listener, anyio.create_task_group() as tasks:

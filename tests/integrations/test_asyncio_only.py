@@ -123,7 +123,7 @@ async def test_redis_by_rdma(redis_may_read: None) -> None:
     await server.wait_closed()
 
 
-async def test_redis_with_a_plain_server(tmp_path: Any, redis_may_read: None) -> None:
+async def test_redis_with_a_plain_server(tmp_path: Any, redis_may_read: None, silent_servers: None) -> None:
     pytest.importorskip("redis", reason="the extra aiordma[redis] is not installed")
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed")
