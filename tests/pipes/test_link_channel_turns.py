@@ -155,8 +155,7 @@ def test_model(
                 user.go_on()
             for one, other in (users, users[::-1]):
                 await until(_done(one))
-                if not other.is_over:
-                    await until(_arrived(one, other))
+                await until(_arrived(one, other))
             for one, other in (users, users[::-1]):
                 assert other.got == one.sent[: len(other.got)]
             for user in users:
@@ -171,9 +170,11 @@ def _done(user: Planned) -> Callable[[], bool]:
 
 
 def _arrived(one: Planned, other: Planned) -> Callable[[], bool]:
-    """What ``one`` has sent, and its end."""
+    """What ``one`` has sent, and its end, unless the other one closes by its plan, perhaps meanwhile."""
 
     def arrived() -> bool:
+        if other.is_over:
+            return True
         if one.has_aborted:
             return len(other.end.closed) == 1
         return other.got == one.sent and (not one.is_over or other.end.closed == [None])
