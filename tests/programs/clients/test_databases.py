@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import patient
+
 from .postgres import binaries, postgresql
 from .running import LOCAL, UNDER, client, free_port, paths, program, server
 
@@ -69,7 +71,8 @@ def test_postgresql(tmp_path: Path) -> None:
         assert set(paths(asked.stderr)) == {"tcp"}
 
 
-def test_redis_server(tmp_path: Path) -> None:
+def test_redis_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient.as_for_users(monkeypatch)  # redis-py's own time for a connection is short
     pytest.importorskip("redis", reason="redis-py is not installed")
     redis_server = program("redis-server")
     (tmp_path / "client.py").write_text(REDIS)
