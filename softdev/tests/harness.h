@@ -153,11 +153,14 @@ void set_nonblocking(int fd);
 struct child {
     int pid, fd;
 };
-struct child child_start(void (*run)(int fd, void *argument), void *argument);
+struct child child_start(void (*run)(int fd, void *argument),
+                         void *argument); /* before the device has a thread */
+struct child child_start_beside_threads(void (*run)(int fd, void *argument), void *argument);
 /* Checks that the child exited with success. */
 void child_join(struct child *child);
 void child_kill(struct child *child);
-/* Runs a test as a child of this process, whose device is of that personality: a process has one. */
+/* Runs a test as a child of this process, whose device is of that personality: a process has one. NULL: of the usual one,
+ * so that this process gets none of the test's threads. */
 void run_as(const char *personality, void (*body)(void));
 #define AS(personality, body)                                                                                \
     static void body##_##personality(void)                                                                   \

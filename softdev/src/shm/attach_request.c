@@ -58,6 +58,14 @@ void soft_attach_refused(struct soft_qp *qp, const struct soft_message *msg, int
 	soft_unlock(&qp->sq_lock);
 }
 
+static void redial_later(struct soft_qp *qp)
+{
+	soft_lock(&soft_shm.service_lock);
+	qp->service |= SOFT_SERVICE_REDIAL;
+	soft_unlock(&soft_shm.service_lock);
+	soft_timer_want(soft_now_ns() + REDIAL_NS);
+}
+
 void soft_attach_ask(struct soft_qp *qp, struct soft_after *after)
 {
 	struct soft_message msg = { .type = SOFT_ATTACH };
@@ -80,10 +88,7 @@ void soft_attach_ask(struct soft_qp *qp, struct soft_after *after)
 	}
 	if (!link) {
 		/* No such process yet: retry when the timer next expires, as long as the QP wants the lane. */
-		soft_lock(&soft_shm.service_lock);
-		qp->service |= SOFT_SERVICE_REDIAL;
-		soft_unlock(&soft_shm.service_lock);
-		soft_timer_want(soft_now_ns() + REDIAL_NS);
+		redial_later(qp);
 		return;
 	}
 	soft_lock(&qp->sq_lock);
@@ -95,6 +100,18 @@ void soft_attach_ask(struct soft_qp *qp, struct soft_after *after)
 		soft_attach_refused(qp, &msg, err, false, after);
 	else if (wanted)
 		soft_link_send(link, &msg, &bell, 1);
+}
+
+void soft_attach_unanswered(struct soft_qp *qp, const struct soft_link *link)
+{
+	if (!link->dialled)
+		return;
+	soft_lock(&qp->sq_lock);
+	bool waits = atomic_load(&qp->number) && wants_lane(qp) && !qp->refused &&
+		     qp->attr.dest_qp_num >> SOFT_QPN_INDEX_BITS == link->slot;
+	soft_unlock(&qp->sq_lock);
+	if (waits)
+		redial_later(qp);
 }
 
 /* The answer to an attempt that was given up: closes the responder's end again. */

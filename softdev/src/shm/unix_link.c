@@ -186,6 +186,8 @@ void soft_link_lost(struct soft_link *link, struct soft_after *after)
 		struct soft_qp *qp = atomic_load(&soft_proc.qps[i]);
 		if (qp)
 			soft_lane_lost(qp, link, after);
+		if (qp)
+			soft_attach_unanswered(qp, link);
 	}
 	soft_lanes_sweep();
 	soft_bells_drop(link);

@@ -101,6 +101,9 @@ void soft_attach_forget(struct soft_link *link);
 void soft_attach_grant_held(struct soft_link *link);
 /* The same for a message whose descriptors were lost, because this process cannot have more. */
 bool soft_attach_incomplete(struct soft_link *link, const struct soft_message *msg, struct soft_after *after);
+/* A link that has ended: what asked by it for a lane, and has no answer, asks again soon. Whoever has the slot then
+ * answers: the one asked may have been gone already, and its slot another's. */
+void soft_attach_unanswered(struct soft_qp *qp, const struct soft_link *link);
 /* The link cannot be used for want of something here: tells the peer, and fails the QPs that wait for it. */
 void soft_attach_none(struct soft_link *link, int err, struct soft_after *after);
 static inline bool soft_is_shortage(int err)

@@ -108,12 +108,12 @@ static struct rdma_cm_event *next_event(struct rdma_event_channel *channel, enum
 }
 
 /* As the kernel does for a process that ends, whatever it has left undone. */
-static void exit_disconnects(void)
+static void process_that_ends(void)
 {
     struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct ibv_qp_init_attr init = {.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1}};
-    struct child child = child_start(connected, NULL); /* before this process has threads */
+    struct child child = child_start(connected, NULL);
     struct rdma_event_channel *channel = rdma_create_event_channel();
     struct rdma_cm_id *listener, *id;
 
@@ -136,6 +136,11 @@ static void exit_disconnects(void)
     OK(rdma_destroy_id(id));
     OK(rdma_destroy_id(listener));
     rdma_destroy_event_channel(channel);
+}
+
+static void exit_disconnects(void)
+{
+    run_as(NULL, process_that_ends);
 }
 
 /* An id that is bound to any address of that family. NULL: its port is taken. */

@@ -4,6 +4,9 @@
 
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/ptrace.h>
+
+#include "core/objects.h"
 
 enum { LIVES = 200, OTHERS = 512 };
 
@@ -39,6 +42,27 @@ static void lose_a_peer(struct end *end, struct child *child)
     do
         wc = next_wc(end->send_cq);
     while (wc.status == IBV_WC_SUCCESS);
+}
+
+/* The same, in the slot of that queue pair's process, which is gone. */
+static void receive_in_its_slot(int fd, void *argument)
+{
+    struct end end;
+    uint32_t qpn;
+
+    (void)argument;
+
+    take(fd, &qpn, sizeof qpn);
+    for (;; end_close(&end)) { /* the device draws one at random */
+        end_open(&end, &(struct end_options){0});
+        if (end.qp->qp_num >> SOFT_QPN_INDEX_BITS == qpn >> SOFT_QPN_INDEX_BITS)
+            break;
+    }
+    struct address peer = exchange(fd, &end);
+    end_connect(&end, &peer, NULL);
+    post_recv(&end, 1, 0, 64);
+    give(fd, "c", 1);
+    take(fd, &qpn, 1); /* never comes */
 }
 
 static void the_next_life_begins_anew(void)
@@ -80,4 +104,71 @@ static void the_next_life_begins_anew(void)
     end_close(&end);
 }
 
-TEST_MAIN(TEST(the_next_life_begins_anew))
+/* ---- a slot's next process ---- */
+
+/* Speaks with one process, and then with the one that has its slot after it. */
+static void speak_with_two(int fd, void *argument)
+{
+    struct end end, next;
+    struct address peer;
+
+    (void)argument;
+    end_open(&end, &(struct end_options){0});
+    end_open(&next, &(struct end_options){.context = end.context});
+    peer = exchange(fd, &end);
+    end_connect(&end, &peer, NULL);
+    do_send(&end, 0, 64);
+    rendezvous(fd);
+    rendezvous(fd); /* the progress thread stands still */
+    end_connect(&next, &peer, NULL);
+    OK(ibv_modify_qp(next.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE));
+    rendezvous(fd); /* it has been woken, and will hear of the first one's end later */
+    peer = exchange(fd, &next);
+    end_connect(&next, &peer, NULL);
+    post_send(&next, 2, 0, 64, IBV_SEND_SIGNALED);
+    rendezvous(fd);
+    expect_wc(next.send_cq, 2, IBV_WC_SUCCESS);
+    rendezvous(fd);
+    end_close(&next);
+    end_close(&end);
+}
+
+static struct address relay(int to, int from)
+{
+    struct address address;
+
+    take(from, &address, sizeof address);
+    give(to, &address, sizeof address);
+    return address;
+}
+
+/* What is asked by a link whose process is gone already is asked of the process that has the slot then. */
+static void a_slot_has_a_next_process(void)
+{
+    if (!can_stop_threads())
+        return;
+    struct child first = child_start(receive_once, NULL), second = child_start(receive_in_its_slot, NULL),
+                 speaker = child_start(speak_with_two, NULL);
+    char told;
+
+    give(first.fd, "t", 1);
+    struct address gone = relay(speaker.fd, first.fd);
+    relay(first.fd, speaker.fd);
+    take(first.fd, &told, 1);
+    rendezvous(speaker.fd);
+    const int thread = stop_progress(speaker.pid);
+    rendezvous(speaker.fd);
+    rendezvous(speaker.fd);
+    child_kill(&first);
+    give(second.fd, &gone.qpn, sizeof gone.qpn);
+    relay(speaker.fd, second.fd);
+    relay(second.fd, speaker.fd);
+    take(second.fd, &told, 1);
+    rendezvous(speaker.fd);
+    CHECK(!ptrace(PTRACE_DETACH, thread, NULL, NULL));
+    rendezvous(speaker.fd);
+    child_join(&speaker);
+    child_kill(&second);
+}
+
+TEST_MAIN(TEST(the_next_life_begins_anew), TEST(a_slot_has_a_next_process))

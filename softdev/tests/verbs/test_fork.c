@@ -67,7 +67,7 @@ static void child_of_a_user(void)
     pair_connect(&a, &b, NULL);
     talk(&a, &b, 1);
     for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
-        struct child child = child_start(in_child, (void *)what[i]);
+        struct child child = child_start_beside_threads(in_child, (void *)what[i]);
 
         for (unsigned j = 0; j < 50; j++)
             talk(j % 2 ? &a : &b, j % 2 ? &b : &a, j);
