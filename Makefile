@@ -381,7 +381,7 @@ lint-stubs: install ## the .pyi of compiled modules against the modules
 # One file for each clang-tidy: with several, version 14 takes functions of one for va_start() of another. All but
 # a fiftieth of its time is the analyzer, and most of that goes into the last paths of the longest functions: NODES is how
 # many states of a function it looks at.
-NODES := 50000
+NODES := 12000
 lint-c: .venv/.apt-lint ## clang-format and clang-tidy (NODES: states that the analyzer looks at in a function)
 	@if [ -n "$(C_FILES)" ]; then set -x; clang-format --dry-run -Werror $(C_FILES); fi
 	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: softdev"; \

