@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -54,6 +53,4 @@ def play(behaviour: Behaviour, carrier: Carrier, loop: str) -> dict[str, list[An
 
     peer_cache.forget()
     with carrier.at_work(), asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-        trace = runner.run(main())
-    gc.collect()  # what was left open must warn here
-    return trace
+        return runner.run(main())
