@@ -3,11 +3,16 @@
 Its traceback holds its frames, and with them streams that it would have closed. ``sys.last_value`` keeps the
 traceback until the next test; after that it is garbage, and the collector finds it in the middle of any
 test, which would fail with "unclosed".
+
+What tests leave on purpose, such as pytest's own records of them, is taken out of the collector's sight:
+some forty objects a test, and a collection after 2,600 tests took three times as long as at first. Hundreds
+of tests collect.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,7 +21,13 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+#: After so many tests.
+_FREEZE_EVERY = 50
+
 _FAILED = pytest.StashKey[bool]()
+
+
+_tests = itertools.count(1)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -31,6 +42,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     result = yield
     if item.stash.get(_FAILED, False):
         _collect()
+    if next(_tests) % _FREEZE_EVERY == 0:
+        gc.collect()  # garbage that is frozen stays for ever
+        gc.freeze()
     return result
 
 
