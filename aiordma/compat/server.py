@@ -43,6 +43,9 @@ _MAX_STARTING = 1024
 #: not fit into the queue that a program asks for, and the kernel would have their clients try again later.
 _QUEUE_FACTOR = 8
 _INT_MAX = (1 << 31) - 1
+#: Seconds that the end of a server waits for connections that have begun. They take milliseconds; longer,
+#: those of silent clients, and what a client begins and does not go on with.
+_HANDED_OVER_S = 1.0
 #: Whether asyncio leaves out an address that this machine does not have, beside others: since 3.11.8, 3.12.2.
 _LEAVES_OUT_ABSENT = sys.version_info >= (3, 12, 2) or (3, 11, 8) <= sys.version_info < (3, 12)
 
@@ -311,13 +314,16 @@ class RdmaServer(asyncio.AbstractServer):
         """Wait until the server is closed.
 
         From Python 3.12 on also until all its connections are closed. Before, and on uvloop, asyncio does not
-        wait for them once close() was called.
+        wait for them once close() was called. What is being negotiated, asyncio would have shown to the
+        program already: it is waited for, for a moment. So a program that waits for the end of its server,
+        and then for the connections that it has, serves them all.
         """
-        if self._waiters is None or (self._sockets is None and not self._waits_for_clients):
-            return
-        waiter = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
+        if self._waiters is not None and (self._sockets is not None or self._waits_for_clients):
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self._starting:
+            await asyncio.wait(self._starting, timeout=_HANDED_OVER_S)
 
     def _wake_when_done(self) -> None:
         # Not those that are being negotiated: a program that has closed its connections would wait for one
