@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,7 +21,7 @@ import uvloop
 import aiordma
 from aiordma.config import Config
 from aiordma.launch import hooks
-from aiordma.negotiation import peers, question
+from aiordma.negotiation import peer_cache, peers, question
 from aiordma.negotiation.peers import KnownServer, Peers
 from aiordma.negotiation.plain_peers import LIFETIME_S, PlainPeers
 from aiordma.proto.clc import EYE_CATCHER
@@ -304,3 +305,63 @@ def test_nothing_is_loaded_for_a_plain_server(tmp_path: Path) -> None:
         server.close()
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
     assert server.questions() == 1
+
+
+def a_minute_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clocks of both memories, that of questions and that of negotiations."""
+    later, clock = 61, time.monotonic
+    now = time.time() + later
+    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(peer_cache, "time", SimpleNamespace(monotonic=lambda: clock() + later))
+
+
+def as_another_process() -> None:
+    aiordma.uninstall()
+    peer_cache.forget()
+    aiordma.install()
+
+
+@pytest.mark.parametrize("who", ["the same process", "another process"])
+@pytest.mark.parametrize("by", ["a question", "a negotiation"])
+def test_a_rolling_restart_with_one_late_answer(
+    run: Any, by: str, who: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers share a port, as they replace each other. The first connection comes while the only one
+    that listens does not run yet: nobody takes the server for a plain one for longer than a minute."""
+    its_time_is_short(monkeypatch)
+    monkeypatch.setattr(peer_cache, "is_address_of_this_host", lambda _address: False)
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(100):
+                writer.write(data)
+        writer.close()
+
+    def worker(port: int = 0) -> socket.socket:
+        return socket.create_server((HOST, port), reuse_port=True)
+
+    async def main() -> None:
+        if by == "a negotiation":
+            # Then aiordma is loaded, and no question asked.
+            async with await aiordma.start_server(echo, HOST, 0, config=CONFIG) as other:
+                sockets: Any = getattr(other, "sockets")  # noqa: B009  # typeshed's base class has none
+                assert await say(sockets[0].getsockname()[1]) == "rdma"
+        first = worker()
+        port = first.getsockname()[1]
+        late = asyncio.ensure_future(say(port))
+        while not reasons(port) and not peer_cache.is_known((HOST, port, False)):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        old = await aiordma.start_server(echo, sock=first, config=CONFIG)
+        assert await late in (None, "tcp")
+        async with await aiordma.start_server(echo, sock=worker(port), config=CONFIG):
+            old.close()
+            await old.wait_closed()
+            if who == "another process":
+                as_another_process()
+            else:
+                assert await say(port) in (None, "tcp")
+                a_minute_later(monkeypatch)
+            assert await say(port) == "rdma"
+        assert not await asyncio.to_thread(cache.exists)
+
+    run(main())
