@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["install", "uninstall"]
 
+#: twisted's, which use no event loop of asyncio.
+_REACTORS = [f"twisted.internet.{name}reactor" for name in ("epoll", "poll", "select")]
+
 
 class _Installed:
     """What :func:`install` has changed."""
@@ -49,6 +52,7 @@ class _Installed:
         if watches:
             # Also for what the program does by functions of aiordma, before it has loaded anything else.
             self._patches["aiordma.negotiation.peer_cache"] = self._hear_of_paths
+            self._patches.update(dict.fromkeys(_REACTORS, self._patch_reactor))
 
     def begin(self) -> None:
         for name, patch in self._patches.items():
@@ -118,6 +122,9 @@ class _Installed:
         self._replace(self._trio_methods.of_trio(module))
         if self._watches:
             self._replace(self._raw_sockets.of_trio(module))
+
+    def _patch_reactor(self, module: Any) -> None:
+        self._replace(self._raw_sockets.of_reactor(module))
 
     def _patch_anyio(self, module: Any) -> None:
         if ENABLED:

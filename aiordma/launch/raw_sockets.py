@@ -1,8 +1,9 @@
 """Connections whose sockets a program reads and writes by itself, for `--report`: they stay on TCP.
 
-tornado's streams and twisted's reactor watch descriptors with `add_reader()`; other programs use the loop's
-`sock_recv()` and `sock_sendall()`, and on trio the methods of `trio.socket`. Nothing of aiordma stands
-between, so they are counted at their first use. Endpoints of datagrams are counted when they are made.
+tornado's streams and twisted's reactor for asyncio watch descriptors with `add_reader()`, twisted's other
+reactors with methods of their own; other programs use the loop's `sock_recv()` and `sock_sendall()`, and on
+trio the methods of `trio.socket`. Nothing of aiordma stands between, so they are counted at their first use.
+Endpoints of datagrams are counted when they are made.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ _OF_TRIO = (
     "sendmsg",
 )  # fmt: skip
 _WAITING = ("wait_readable", "wait_writable")
+#: twisted's reactors without an event loop of asyncio, and their methods that watch.
+_REACTORS = ("EPollReactor", "PollReactor", "SelectReactor")
+_WATCHING_OF_REACTORS = ("addReader", "addWriter")
 
 
 class RawSockets:
@@ -72,6 +76,14 @@ class RawSockets:
         return {
             cls: {name: self._of_socket(getattr(cls, name)) for name in _OF_TRIO if hasattr(cls, name)},
             low: {name: self._waiting(getattr(low, name)) for name in _WAITING},
+        }
+
+    def of_reactor(self, module: Any) -> dict[Any, dict[str, Callable[..., Any]]]:
+        """By owner, what takes the place of methods of one of twisted's reactors."""
+        classes = [vars(module)[name] for name in _REACTORS if name in vars(module)]
+        return {
+            cls: {name: self.watching(getattr(cls, name)) for name in _WATCHING_OF_REACTORS}
+            for cls in classes
         }
 
     def _of_socket(self, method: Callable[..., Any]) -> Callable[..., Any]:
