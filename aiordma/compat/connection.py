@@ -202,8 +202,6 @@ async def _look_up(host: str, port: int | str, options: dict[str, Any]) -> list[
     if not chosen and isinstance(port, int):
         return None
     found = await getaddrinfo(host, port, **chosen)
-    if not found:
-        raise OSError("getaddrinfo() returned empty list")
     return [(int(each[0]), each[4]) for each in found]
 
 

@@ -502,8 +502,6 @@ async def _look_up(
             found.append(None)
             continue
         infos = await getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM, proto=proto, flags=flags)
-        if not infos:
-            raise OSError("getaddrinfo() returned empty list")
         found.append(plain_address(infos[0][4]))
     return found
 

@@ -373,10 +373,7 @@ async def bind_sockets(
 
     async def look_up(name: str | None) -> list[Any]:
         with looking_up(name, port):
-            found = await getaddrinfo(name, port, family=family, flags=flags)
-        if not found:
-            raise OSError(f"getaddrinfo({name!r}) returned empty list")
-        return found
+            return await getaddrinfo(name, port, family=family, flags=flags)
 
     found = await asyncio.gather(*map(look_up, hosts))
     sockets: list[socket.socket] = []

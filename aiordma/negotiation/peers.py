@@ -81,6 +81,8 @@ class Peers:
                 if not is_address(host):
                     return False
                 addresses = [host]
+            if not addresses:  # the connection fails by that, and the next look-up may find some
+                return False
             if len(self._local) >= _MAX_NAMES:
                 self._local.clear()
             self._local[host] = all(map(is_address_of_this_host, addresses))

@@ -20,7 +20,18 @@ async def getaddrinfo(
 ) -> list[Any]:
     """`socket.getaddrinfo()` beside the loop. Its IPv6 addresses have all four fields: without the last one a
     link-local address belongs to no interface.
+
+    :raises OSError: the name is not known, or what a program has put in its place knows no address of it.
     """
+    found = await _look_up(host, port, family, type, proto, flags)
+    if not found:
+        raise socket.gaierror(socket.EAI_NONAME, f"getaddrinfo({host!r}) returned empty list")
+    return found
+
+
+async def _look_up(
+    host: str | bytes | None, port: int | str | bytes | None, family: int, type: int, proto: int, flags: int
+) -> list[Any]:
     in_trio_task = getattr(sys.modules.get("trio.lowlevel"), "in_trio_task", None)
     if in_trio_task is not None and in_trio_task():
         import trio

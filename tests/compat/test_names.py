@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 import aiordma
-from aiordma import rpc
+from aiordma import memory, rpc
 from aiordma.channels import channel as channels
 from aiordma.config import Config
 from tests.roles import LOCAL, port_of
 from tests.streams.pairs import tls_contexts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +110,37 @@ class Echo(asyncio.DatagramProtocol):
         if data == b"question":
             self.transport.sendto(b"answer", addr)
         self.came.set_result(addr)
+
+
+NOWHERE = ("nowhere.example", 1)
+BY_NAME: dict[str, Callable[[], Any]] = {
+    "open_connection": lambda: aiordma.open_connection(*NOWHERE),
+    "open_connection, of a family": lambda: aiordma.open_connection(*NOWHERE, family=socket.AF_INET),
+    "create_connection": lambda: aiordma.create_connection(asyncio.Protocol, *NOWHERE),
+    "start_server": lambda: aiordma.start_server(echo, *NOWHERE),
+    "connect": lambda: aiordma.connect(*NOWHERE),
+    "listen": lambda: aiordma.listen(*NOWHERE),
+    "connect_datagram": lambda: aiordma.connect_datagram(*NOWHERE),
+    "an endpoint": lambda: aiordma.open_datagram_endpoint(NOWHERE),
+    "an endpoint with a peer": lambda: aiordma.open_datagram_endpoint(remote=NOWHERE),
+    "create_datagram_endpoint": lambda: aiordma.create_datagram_endpoint(
+        asyncio.DatagramProtocol, remote_addr=NOWHERE
+    ),
+    "rpc": lambda: contextlib.AsyncExitStack().enter_async_context(rpc.connect(*NOWHERE)),
+    "memory": lambda: memory.connect(*NOWHERE),
+}
+
+
+@pytest.mark.parametrize("what", BY_NAME)
+async def test_a_name_without_addresses(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a program puts in the place of the look-up may find none, and raise nothing."""
+
+    async def getaddrinfo(*_: Any, **__: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    with pytest.raises(OSError, match=r"empty list|cannot look up"):
+        await BY_NAME[what]()
 
 
 @pytest.mark.parametrize("mode", ["auto", "tcp"])

@@ -259,6 +259,13 @@ def test_a_server_that_is_not_there_gives_the_program_s_own_error(run: Any, cach
     assert not cache.exists()
 
 
+def test_a_name_without_addresses_is_of_no_host() -> None:
+    """Nothing is remembered of it: the next look-up may find some."""
+    known = Peers(None)
+    assert not known.is_local("nowhere.example", [])
+    assert not known.is_placed("nowhere.example")
+
+
 def test_trio_s_programs_ask_too(plain: Plain, cache: Path) -> None:
     trio: Any = pytest.importorskip("trio", reason="trio is not installed")
 
