@@ -10,7 +10,6 @@ CAPS = {".py": 600, ".pyi": 600, ".pyx": 500, ".pxd": 500, ".c": 600, ".h": 600}
 #: Files that are longer, and how long they may be.
 LONG = {
     "aiordma/_cq.pyx": 640,
-    "aiordma/compat/datagram.py": 610,
     "aiordma/compat/streams.py": 650,
     "aiordma/datapath/_qp.pyx": 550,
     "aiordma/pipes/_link_channel.pyx": 550,
