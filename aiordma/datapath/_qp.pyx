@@ -505,28 +505,32 @@ cdef class QueuePair(SendQueue):
 
     cdef int fail(self, object reason) except -1:
         """Break everything on this link, once. The device may use its memory until the QP is flushed or destroyed."""
+        cdef Py_ssize_t index
         if self.failed:
             return 0
         self.failed = True
-        if self.hook is not None:
-            self.hook.end()
+        self.end_hook()
         self.waiting_flows.clear()
         self.llc.waiting.clear()
-        self.llc.queued = False
-        self.llc.qp = None      # breaks a reference cycle
+        self.llc.queued, self.llc.qp = False, None      # breaks a reference cycle
         self.retire_fragments()
-        reason = self.owner.explain(reason)
-        self.left_whole = not isinstance(reason, RemoteProtocolError) and self.owner.peer_left_whole()
-        if self.left_whole and self.notes != NULL and self.hook is None:
-            self.left_note = self.owner.peer_left_note()
+        try:
+            reason = self.owner.explain(reason)
+            self.left_whole = not isinstance(reason, RemoteProtocolError) and self.owner.peer_left_whole()
+            if self.left_whole and self.notes != NULL and self.hook is None:
+                self.left_note = self.owner.peer_left_note()
+        except BaseException as error:
+            self.left_whole = False
+            self.cq.report(error)   # the flows must learn of the failure all the same
         self.receives_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
-        for found in list(self.flows):
+        for index in range(len(self.flows)):
+            found = self.flows[index]
             if found is not None:
                 (<Flow>found).queued = False
                 try:
                     (<Flow>found).on_broken(reason)
                 except BaseException as error:
-                    self.cq.report(error)   # the others must learn of it all the same
+                    self.cq.report(error)   # and so must the others
         self.owner.on_failed(reason)
         return 0
 

@@ -90,6 +90,7 @@ cdef class SendQueue(CompletionOwner):
                         uint32_t rkey)
     cdef int post(self, aio_chain *chain) except -1
     cdef int lose_count(self, object reason) except -1
+    cdef int end_hook(self) except -1
     cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept
     cdef void _add_send(self, aio_chain *chain, uint32_t length, bint signal, uint32_t imm)
     cdef uint64_t _send_id(self, aio_chain *chain) noexcept

@@ -192,6 +192,15 @@ cdef class SendQueue(CompletionOwner):
         self.refused = self.diverted = True
         return self.cq.fail_owner(self, no_memory() if reason is None else reason)
 
+    cdef int end_hook(self) except -1:
+        """The link has failed, which nothing that fails here may hide."""
+        if self.hook is not None:
+            try:
+                self.hook.end()
+            except BaseException as error:
+                self.cq.report(error)
+        return 0
+
     cdef int ran_out(self) except -1:
         return self.post_failed(no_memory())
 
