@@ -200,7 +200,13 @@ cdef class OneSided(Flow):
         if transfer.length == 0:
             return self.finish(transfer, None)
         self.waiting.append(transfer)
-        return self.pump()
+        try:
+            return self.pump()
+        except MemoryError:
+            if transfer.posted:
+                return self.qp.lose_count(None)     # its user must not be told that nothing was done
+            self.waiting.remove(transfer)
+            raise
 
     cdef int do_one(self, Transfer transfer) except -1:
         if transfer.op != WRITE or not self.may_be_at_once(transfer):
@@ -238,7 +244,12 @@ cdef class OneSided(Flow):
             return True
         # It waits, or goes over a wire: the completion of an empty one behind it tells its end.
         transfer.under_way = 1
-        self.out.append(transfer)
+        try:
+            self.out.append(transfer)
+        except MemoryError:
+            qp.lose_count(None)
+            self.finish(transfer, self.error)
+            return True
         chain.length = 0
         aio_chain_write(&chain, qp._send_id(&chain), 0, 0, 0, 0, remote, transfer.rkey)
         qp.post_fragment(self, &chain, 1)
@@ -289,13 +300,13 @@ cdef class OneSided(Flow):
         cdef uint32_t room = min(min(qp.sq_free() - SQ_RESERVE - 1, qp.cq.fragments_free()), <uint32_t>AIO_CHAIN_MAX)
         if transfer.op != WRITE:
             room = min(room, qp.max_reads - self.reads)
+        self.out.append(transfer)       # first: it needs memory, and then nothing has changed yet
         chain.length = 0
         while transfer.posted < transfer.length and <uint32_t>chain.length < room and transfer.posted < most:
             self.add(transfer, &chain)
         if transfer.op != WRITE:
             self.reads += <uint32_t>chain.length
         transfer.under_way += 1
-        self.out.append(transfer)
         if transfer.posted == transfer.length:
             self.waiting.popleft()
         return qp.post_fragment(self, &chain, chain.length, chain.length)
