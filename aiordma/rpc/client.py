@@ -197,14 +197,22 @@ class Client:
         """
         if self._streams is not None:
             sent = dict(metadata or ())
-            call = ClientCall(method, args, kwargs, timeout, sent, returns, None, into, *self.addresses)
+            server, peer = self.addresses
+            call = ClientCall(method, args, kwargs, timeout, sent, returns, None, into, server, peer, window)
             return self._streams(call)  # type: ignore[no-any-return]
         return self._make_stream(method, args, kwargs, timeout, metadata, returns, window, into)
 
     def _stream(self, call: ClientCall) -> ClientStream:
         """What the interceptors of streams end with."""
         return self._make_stream(
-            call.method, call.args, call.kwargs, call.timeout, call.metadata, call.returns, 0, call.into
+            call.method,
+            call.args,
+            call.kwargs,
+            call.timeout,
+            call.metadata,
+            call.returns,
+            call.window,
+            call.into,
         )
 
     def _make_stream(

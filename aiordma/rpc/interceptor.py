@@ -56,6 +56,8 @@ class ClientCall:
     server: Address | None = None
     #: Address of the connection's other end; None: as for :attr:`server`.
     peer: Address | None = None
+    #: Of a stream: bytes of items that may come before any are taken; 0: the connection's default.
+    window: int = 0
 
 
 @dataclass(slots=True)

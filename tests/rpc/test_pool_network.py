@@ -34,6 +34,7 @@ class World:
         self.servers: dict[str, rpc.Server] = {}
         self.ports: dict[str, int] = {}
         self.health: dict[str, rpc.Health] = {}
+        self.begun: dict[str, int] = {}
         self.release = anyio.Event()
 
     async def __aenter__(self) -> Self:
@@ -62,6 +63,12 @@ class World:
         async def count(n: int) -> AsyncIterator[int]:
             for i in range(n):
                 yield i
+
+        @service.method
+        async def blobs(n: int) -> AsyncIterator[bytes]:
+            for i in range(n):
+                self.begun[name] = i + 1
+                yield bytes(1000)
 
         self.health[name] = health = rpc.Health(["t"])
         stack = AsyncExitStack()
@@ -225,3 +232,24 @@ async def test_the_health_of_guarded_servers(mode: Any) -> None:
             world.health["a"].set("t", rpc.Status.SERVING)
             await until(lambda: all(t.serving for t in pool.statistics()))
     assert guard.times_left == [math.inf] * 2
+
+
+@pytest.mark.parametrize("marked", [False, True])
+async def test_streams_have_their_window_and_memory(mode: Any, marked: bool) -> None:
+    """Also through interceptors: those of a client, of a pool, and of a picked connection."""
+    interceptors = [Token()] if marked else []
+    async with World(mode) as world:
+        await world.start("a")
+        async with (
+            world.pool(interceptors=interceptors) as pool,
+            rpc.connect("127.0.0.1", world.ports["a"], mode=mode, interceptors=interceptors) as client,
+        ):
+            for surface in (pool, pool.pick(), client):
+                async with surface.stream("t.blobs", 50, window=2000) as items:
+                    assert await items.receive() == bytes(1000)
+                    # (What is under way may be as much again.)
+                    await until(lambda: world.begun["a"] >= 2)
+                    assert await surface.call("t.who") == "a"
+                    assert world.begun["a"] < 10
+                async with surface.stream("t.blobs", 3, into=lambda _: bytearray(1000)) as items:
+                    assert [type(item) async for item in items] == [memoryview] * 3
