@@ -7,6 +7,7 @@ group of the pool's ``async with``.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from .errors import Code, RpcError, RpcTimeout
 from .health import HEALTH_SERVICE, Status
 from .interceptor import ClientCall, ClientInterceptor, chain_stream, chain_unary
 from .items import check_window
+from .picked import Picked, stream_of
 from .retry import Backoff
 
 if TYPE_CHECKING:
@@ -76,9 +78,12 @@ class Pool:
         self._interceptors = interceptors = list(interceptors)
         self._chain = chain_unary(interceptors, self._last) if interceptors else None
         self._streams = chain_stream(interceptors, self._stream) if interceptors else None
+        #: Connections as pick() has given them out, while they last.
+        self._picked: dict[Client, Client] = {}
         self._waiting: set[Waiter] = set()
         self._scope = anyio.CancelScope()
         self._open = False
+        self._ended: anyio.Event | None = None
 
     async def __aenter__(self) -> Self:
         """Wait for the first connection.
@@ -87,10 +92,10 @@ class Pool:
         """
         self._waker = current()
         self._changed = self._waker.new_waiter()
-        self._ended = self._waker.new_waiter()
+        self._ended = anyio.Event()
         self._open = True
         # Not a task group around the caller's block: what is raised there must not come out as a group.
-        self._waker.spawn(self._run)
+        self._waker.spawn(functools.partial(self._run, self._ended))
         try:
             await self._pick(None)
         except BaseException:
@@ -108,12 +113,17 @@ class Pool:
 
     async def aclose(self) -> None:
         """Close all connections; calls that are under way fail. Idempotent."""
-        if self._open:
-            self._open = False
-            self._wake_all()
-            self._scope.cancel()
-            with anyio.CancelScope(shield=True):
-                await self._ended.wait()
+        ended = self._ended
+        if ended is None:
+            return
+        if not self._open:  # another task closes it, or it is closed
+            await ended.wait()
+            return
+        self._open = False
+        self._wake_all()
+        self._scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await ended.wait()
 
     # ---- calls ---------------------------------------------------------------------------------------------
 
@@ -221,10 +231,21 @@ class Pool:
         return result
 
     def pick(self) -> Client:
-        """A connection to the server whose turn it is, for calls that must go to the same one.
+        """A connection to the server whose turn it is, for calls that must go to the same one. They pass the
+        interceptors of the pool.
 
         :raises RpcError: ``UNAVAILABLE``, no server is connected and serving.
         """
+        client = self._turn()
+        if not self._interceptors:
+            return client
+        picked = self._picked.get(client)
+        if picked is None:
+            picked = self._picked[client] = Picked(client, self._interceptors)
+        return picked
+
+    def _turn(self) -> Client:
+        """The connection of the server whose turn it is, without the pool's interceptors."""
         target = self._targets.pick(self._waker.now()) if self._open else None
         if target is None or target.client is None:
             raise self._unavailable()
@@ -238,6 +259,8 @@ class Pool:
         timeout: float | None = None,
         metadata: Mapping[str, str | bytes] | None = None,
         returns: Any = None,
+        window: int = 0,
+        into: Any = None,
         **kwargs: Any,
     ) -> Any:
         """Begin a streaming call on one of the servers, on which it stays. Parameters, result and errors as
@@ -245,15 +268,13 @@ class Pool:
 
         :raises RpcError: besides: ``UNAVAILABLE``, no server is connected and serving.
         """
-        if self._streams is None:
-            return self.pick().stream(
-                method, *args, timeout=timeout, metadata=metadata, returns=returns, **kwargs
-            )
-        return self._streams(ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns))
+        sent = dict(metadata or ())
+        call = ClientCall(method, args, kwargs, timeout, sent, returns, into=into, window=window)
+        return self._stream(call) if self._streams is None else self._streams(call)
 
     def _stream(self, call: ClientCall) -> Any:
         """What the interceptors of streams end with."""
-        return _stream_of(self.pick(), call)
+        return stream_of(self._turn(), call)
 
     def statistics(self) -> list[TargetStatistics]:
         """The servers as this client sees them."""
@@ -298,13 +319,13 @@ class Pool:
         for waiter in self._waiting:
             waiter.set()
 
-    async def _run(self) -> None:
+    async def _run(self, ended: anyio.Event) -> None:
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
                     await self._manage(tasks)
         finally:
-            self._ended.set()
+            ended.set()
 
     async def _manage(self, tasks: TaskGroup) -> None:
         """Starts what is wanted, whenever something changes."""
@@ -324,7 +345,10 @@ class Pool:
         with anyio.CancelScope(deadline=anyio.current_time() + self._connect_timeout_s) as patience:
             try:
                 async with self._connect(target.address) as client:
-                    error = await self._use(target, client, patience)
+                    try:
+                        error = await self._use(target, client, patience)
+                    finally:
+                        self._picked.pop(client, None)
                     self._lost(target, error)
                     told = True
                     if error is None:
@@ -385,24 +409,11 @@ class Pool:
 
         def last(call: ClientCall) -> Any:
             call.timeout = None  # it lasts as long as the connection, whatever calls have
-            return _stream_of(client, call)
+            return stream_of(client, call)
 
         call = ClientCall(f"{HEALTH_SERVICE}.watch", (self._health,), returns=Status)
         call.server, call.peer = client.addresses
         return chain_stream(self._interceptors, last)(call)
-
-
-def _stream_of(client: Client, call: ClientCall) -> Any:
-    """What the interceptors of streams have made of ``call``, on ``client``."""
-    call.server, call.peer = client.addresses
-    return client.stream(
-        call.method,
-        *call.args,
-        timeout=call.timeout,
-        metadata=call.metadata,
-        returns=call.returns,
-        **call.kwargs,
-    )
 
 
 def _shown(address: Any) -> str:

@@ -234,6 +234,43 @@ async def test_closing_ends_those_who_wait() -> None:
         assert ended
 
 
+async def test_everybody_who_closes_waits_until_it_is_closed() -> None:
+    world = World("a")
+    leaving, go = anyio.Event(), anyio.Event()
+    ended: list[int] = []
+
+    @contextlib.asynccontextmanager
+    async def connect(address: str) -> AsyncIterator[Any]:
+        try:
+            async with world.connect(address) as connection:
+                yield connection
+        finally:
+            with anyio.CancelScope(shield=True):
+                leaving.set()
+                await go.wait()
+
+    pool = Pool(["a"], connect)
+    await pool.__aenter__()
+
+    async def close(number: int) -> None:
+        await pool.aclose()
+        ended.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(close, 1)
+        await leaving.wait()
+        tasks.start_soon(close, 2)
+        with anyio.CancelScope() as given_up:
+            given_up.cancel()
+            await pool.aclose()  # who gives that up does not wait
+        await anyio.wait_all_tasks_blocked()
+        early = list(ended)
+        go.set()
+    assert early == []
+    assert sorted(ended) == [1, 2]
+    await pool.aclose()
+
+
 async def test_a_connection_that_takes_too_long() -> None:
     @contextlib.asynccontextmanager
     async def connect(address: str) -> AsyncIterator[Any]:

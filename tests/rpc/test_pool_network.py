@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -232,6 +233,36 @@ async def test_the_health_of_guarded_servers(mode: Any) -> None:
             world.health["a"].set("t", rpc.Status.SERVING)
             await until(lambda: all(t.serving for t in pool.statistics()))
     assert guard.times_left == [math.inf] * 2
+
+
+@pytest.mark.parametrize("call", [rpc.Pool.call, rpc.Pool.stream], ids=["call", "stream"])
+async def test_calls_of_a_picked_connection_pass_the_interceptors(mode: Any, call: Any) -> None:
+    guard = Guard()
+    async with World(mode) as world:
+        await world.start("a", interceptors=[guard])
+        async with world.pool(interceptors=[Token(), rpc.Retry(rpc.RetryPolicy())]) as pool:
+            picked = pool.pick()
+            assert picked is pool.pick()
+            assert isinstance(picked, rpc.Client)
+            assert picked.usable
+            assert picked.path == mode
+            if call is rpc.Pool.call:
+                assert await picked.call("t.who", returns=str) == "a"
+            else:
+                async with picked.stream("t.count", 5, returns=int) as items:
+                    assert [item async for item in items] == list(range(5))
+            closed: list[rpc.Client] = []
+            picked.add_close_callback(closed.append)
+            picked.abort()
+            await until(lambda: pool.statistics()[0].connects == 2)
+            assert closed == [picked]
+            again = pool.pick()
+            assert again is not picked
+            assert await again.call("t.who") == "a"
+            del picked, again  # the connection is the pool's
+            gc.collect()
+            assert await pool.call("t.who") == "a"
+            assert pool.statistics()[0].connects == 2
 
 
 @pytest.mark.parametrize("marked", [False, True])
