@@ -234,7 +234,11 @@ class Introduction(asyncio.Protocol):
                 return
             if not self._own.is_reading() and not at_end:
                 return  # until resume_reading()
-            self._give()
+            try:
+                self._give()
+            except (SystemExit, KeyboardInterrupt):
+                asyncio.get_running_loop().call_soon(self._go_on)  # it may be run again
+                raise
         self._step_aside()
 
     def _give(self) -> None:

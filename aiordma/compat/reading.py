@@ -219,6 +219,9 @@ class ReadingTransport(FlowControl):
                 if not self._receive():
                     return
                 self._delivered = True
+        except (SystemExit, KeyboardInterrupt):
+            self._look_again()  # the loop may be run again: what is still there comes then, as from a socket
+            raise
         finally:
             self._pumping = False
         self._call_soon(self._pump)

@@ -193,6 +193,7 @@ class RingTransport(ReadingTransport):
         try:
             keep_open = self._protocol.eof_received()  # type: ignore[attr-defined]
         except (SystemExit, KeyboardInterrupt):
+            self._eof_received = False  # it comes again, if the loop is run again, as from a socket
             raise
         except BaseException as exc:
             self._fatal_error(exc, "Fatal error: protocol.eof_received() call failed.")

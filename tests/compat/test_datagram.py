@@ -262,28 +262,45 @@ async def test_an_abort_is_an_error_at_the_peer(mode: str) -> None:
     server.close()
 
 
+class Odd(BaseException):
+    """A program's own."""
+
+
+#: What callbacks raise: asyncio's own transport reports each of them, and goes on.
+RAISED = [RuntimeError, asyncio.CancelledError, GeneratorExit, Odd]
+
+
 class Picky(Echo):
     """Fails for some datagrams, and for each error."""
+
+    error: type[BaseException] = RuntimeError
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
         super().datagram_received(data, addr)
         if data.startswith(b"bad"):
-            raise RuntimeError("oops")
+            raise self.error("oops")
 
     def error_received(self, exc: Exception) -> None:
         super().error_received(exc)
-        raise RuntimeError("in error_received")
+        raise self.error("in error_received")
+
+
+@pytest.fixture(params=RAISED)
+def raised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[BaseException]:
+    monkeypatch.setattr(Picky, "error", request.param)
+    return request.param  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("mode", PATHS)
 async def test_a_protocol_that_fails_for_one_datagram_goes_on(
-    mode: str, reported: list[dict[str, Any]]
+    mode: str, raised: type[BaseException], reported: list[dict[str, Any]]
 ) -> None:
     client, other, server = await connected(mode, Picky)
     for data in (b"one", b"bad", b"two", b"bad", b"three"):
         client.transport.sendto(data)
     assert await client.have(5) == [b"one", b"bad", b"two", b"bad", b"three"]
     assert [str(context["exception"]) for context in reported] == ["oops", "oops"]
+    assert {type(context["exception"]) for context in reported} == {raised}
     assert reported[0]["transport"] is other.transport
     assert reported[0]["protocol"] is other
     await end(client, other, server)
@@ -291,7 +308,7 @@ async def test_a_protocol_that_fails_for_one_datagram_goes_on(
 
 @pytest.mark.parametrize("mode", ["auto", "tcp"])
 async def test_an_endpoint_whose_protocol_fails_serves_its_other_peers(
-    mode: Any, reported: list[dict[str, Any]]
+    mode: Any, raised: type[BaseException], reported: list[dict[str, Any]]
 ) -> None:
     serving, other = await aiordma.create_datagram_endpoint(Picky, (LOCAL, 0), mode=mode)
     address = serving.get_extra_info("sockname")
@@ -306,7 +323,9 @@ async def test_an_endpoint_whose_protocol_fails_serves_its_other_peers(
         assert await protocol.lost is None
 
 
-async def test_what_cannot_be_sent_does_not_hold_up_what_follows(reported: list[dict[str, Any]]) -> None:
+async def test_what_cannot_be_sent_does_not_hold_up_what_follows(
+    raised: type[BaseException], reported: list[dict[str, Any]]
+) -> None:
     """Of datagrams that waited, one is too long (and error_received() fails), one has no valid address."""
     client, other, server = await connected("tcp")
     protocol = Picky()
@@ -322,7 +341,7 @@ async def test_what_cannot_be_sent_does_not_hold_up_what_follows(reported: list[
     other.transport.resume_reading()
     assert (await other.have(sent + 1))[-1] == b"after"
     assert len(protocol.errors) == 1
-    assert len(reported) == 2
+    assert [type(context["exception"]) for context in reported] == [raised, ValueError]
     client.transport.set_protocol(client)
     await end(client, other, server)
 

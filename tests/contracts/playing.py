@@ -15,6 +15,7 @@ from . import (  # noqa: F401  # these fill the table
     clients,
     datagrams,
     ends,
+    escaping,
     files,
     inside_tls,
     options_of_datagrams,
