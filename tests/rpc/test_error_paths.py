@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
 from aiordma import rpc
+from aiordma.config import Config
 from aiordma.errors import LocalProtocolError
 from aiordma.proto.calls import ServerCalls
 from aiordma.proto.rpc import MAX_DETAILS_BYTES, UNARY, Hello, call_head, encode_metadata, hello_message
 from aiordma.testing.rpc import rpc_pair
+from tests.health import until
+from tests.world import DEVICE
+
+if TYPE_CHECKING:
+    from aiordma.config import Mode
 
 pytestmark = pytest.mark.anyio
 
@@ -123,6 +129,11 @@ class Failing:
         return 0
 
     @rpc.method
+    async def held(self) -> AsyncIterator[int]:
+        yield 1
+        await anyio.sleep_forever()
+
+    @rpc.method
     def ok(self) -> int:
         return 1
 
@@ -144,18 +155,44 @@ async def error_of(client: rpc.Client, method: str, kind: str) -> rpc.RpcError:
     return caught.value
 
 
+METHODS = ("plain", "at_once", "late", "with_headers", "items", "items_late", "taking")
+
+
+async def fail_in_every_method(client: rpc.Client, kind: str) -> None:
+    """Each call fails with this error, and the next one is answered."""
+    _, code, message = ERRORS[kind]
+    for method in METHODS:
+        error = await error_of(client, method, kind)
+        assert error.code is code
+        assert message is None or error.message == message
+        assert await client.call("t.ok") == 1
+
+
 @pytest.mark.parametrize("exposed", [False, True], ids=["hidden", "exposed"])
 @pytest.mark.parametrize("kind", ERRORS)
 async def test_each_error_fails_its_call(kind: str, exposed: bool) -> None:
-    _, code, message = ERRORS[kind]
     async with rpc_pair(rpc.Service("t", of=Failing()), expose_errors=exposed) as pair:
-        for method in ("plain", "at_once", "late", "with_headers", "items", "items_late", "taking"):
-            error = await error_of(pair.client, method, kind)
-            assert error.code is code
-            assert message is None or error.message == message
-            assert await pair.client.call("t.ok") == 1
+        await fail_in_every_method(pair.client, kind)
         assert pair.client.connection.calls == pair.server.statistics().in_flight == 0
         assert pair.client.usable
+
+
+@pytest.mark.parametrize("path", ["rdma", "tcp"])
+async def test_each_error_fails_its_call_between_two_ends(path: Mode) -> None:
+    config = Config(device=DEVICE)
+    async with (
+        rpc.serve(rpc.Service("t", of=Failing()), "127.0.0.1", config=config, drain_timeout=0.0) as server,
+        rpc.connect("127.0.0.1", server.port, config=config, mode=path) as client,
+        rpc.connect("127.0.0.1", server.port, config=config, mode=path) as other,
+    ):
+        assert client.path == path
+        async with other.stream("t.held") as held:
+            assert await held.receive() == 1
+            for kind in ERRORS:
+                await fail_in_every_method(client, kind)
+            assert await other.call("t.ok") == 1
+        await until(lambda: server.statistics().in_flight == client.connection.calls == 0)
+        assert client.usable
 
 
 @pytest.mark.parametrize("limit", [600, 3000])

@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
 from aiordma import rpc
+from aiordma.config import Config
 from aiordma.testing.rpc import rpc_pair
+from tests.health import until
+from tests.world import DEVICE
+
+if TYPE_CHECKING:
+    from aiordma.config import Mode
 
 pytestmark = pytest.mark.anyio
 
@@ -82,8 +88,33 @@ class Around(rpc.ServerInterceptor):
         return await proceed(call)
 
 
+METHODS = ["plain", "at_once", "late", "items", "items_async", "taking"]
+
+
+async def call_often(client: rpc.Client, method: str, noting: Noting, tasks: int) -> None:
+    """Twenty calls, each of which finds nothing of the one before.
+
+    :param tasks: how many tasks of their own asyncio's handlers have had then.
+    """
+    VARIABLE.set("the client's")
+    for i in range(20):
+        if method in ("items", "items_async", "taking"):
+            async with client.stream(f"t.{method}", f"client {i}") as stream:
+                found = await stream.result() if method == "taking" else await stream.receive()
+                with pytest.raises(anyio.EndOfStream):
+                    await stream.receive()
+        else:
+            found = await client.call(f"t.{method}", f"client {i}")
+        assert found == ""
+    assert VARIABLE.get() == "the client's"
+    await until(lambda: noting.ended == len(noting.by_task))
+    assert asyncio_task() not in noting.by_task
+    if asyncio_task() is not None:
+        assert len(noting.by_task) == tasks
+
+
 @pytest.mark.parametrize("around", [False, True], ids=["direct", "intercepted"])
-@pytest.mark.parametrize("method", ["plain", "at_once", "late", "items", "items_async", "taking"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("spin", [False, True])
 async def test_calls_are_strangers(method: str, around: bool, spin: bool) -> None:
     noting = Noting()
@@ -91,23 +122,27 @@ async def test_calls_are_strangers(method: str, around: bool, spin: bool) -> Non
     async with rpc_pair(
         rpc.Service("t", of=noting), interceptors=interceptors, channel={"spin": spin}
     ) as pair:
-        VARIABLE.set("the client's")
-        for i in range(20):
-            if method in ("items", "items_async", "taking"):
-                async with pair.client.stream(f"t.{method}", f"client {i}") as stream:
-                    found = await stream.result() if method == "taking" else await stream.receive()
-                    with pytest.raises(anyio.EndOfStream):
-                        await stream.receive()
-            else:
-                found = await pair.client.call(f"t.{method}", f"client {i}")
-            assert found == ""
-        assert VARIABLE.get() == "the client's"
-        for _ in range(10):
-            await checkpoint()
-        assert noting.ended == len(noting.by_task)
-        assert asyncio_task() not in noting.by_task
-        if asyncio_task() is not None and (method != "plain" or around):
-            assert len(noting.by_task) == 20
+        tasks = 20 if method != "plain" or around else 0
+        await call_often(pair.client, method, noting, tasks)
+
+
+@pytest.mark.parametrize("around", [False, True], ids=["direct", "intercepted"])
+@pytest.mark.parametrize("path", ["rdma", "tcp"])
+async def test_calls_between_two_ends_are_strangers(path: Mode, around: bool) -> None:
+    noting, config = Noting(), Config(device=DEVICE)
+    interceptors = [Around()] if around else []
+    async with (
+        rpc.serve(
+            rpc.Service("t", of=noting), "127.0.0.1", config=config, interceptors=interceptors
+        ) as server,
+        rpc.connect("127.0.0.1", server.port, config=config, mode=path) as client,
+    ):
+        assert client.path == path
+        tasks = 0
+        for method in METHODS:
+            if method != "plain" or around:
+                tasks += 20
+            await call_often(client, method, noting, tasks)
 
 
 def asyncio_task() -> object:
