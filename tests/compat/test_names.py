@@ -226,6 +226,23 @@ def say_by_trio(host: str, scope: int) -> None:
         aiordma.uninstall()
 
 
+async def say_by_asyncio(host: str, scope: int) -> None:
+    """A connection of asyncio's own functions, under `aiordma.install()`."""
+    aiordma.install(remember=False)
+    try:
+        server = await asyncio.start_server(echo, host, 0)
+        port = port_of(server)
+        reader, writer = await asyncio.open_connection(host, port)
+        assert writer.get_extra_info("aiordma.path") == "rdma"
+        assert writer.get_extra_info("peername") == ("fe80::1", port, 0, scope)
+        writer.write(b"hello")
+        assert await reader.read() == b"hello"
+        writer.close()
+        server.close()
+    finally:
+        aiordma.uninstall()
+
+
 async def test_a_scope_of_a_link_local_address() -> None:
     """`fe80::1%lo`, on each surface."""
     if "AIORDMA_TEST_SCOPE" not in os.environ:
@@ -263,8 +280,30 @@ async def test_a_scope_of_a_link_local_address() -> None:
             rpc.connect(host, calls.port, mode=mode) as caller,
         ):
             assert caller.path == ("tcp" if mode == "tcp" else "rdma")
+            async with rpc.connect_pool([(host, calls.port)], mode=mode) as pool:
+                assert pool.pick().path == caller.path
+        async with (
+            memory.serve(host, mode=mode) as owner,
+            await memory.connect(host, owner.port, mode=mode) as visitor,
+        ):
+            assert visitor.path == ("tcp" if mode == "tcp" else "rdma")
+        async with (
+            await aiordma.listen_datagram(host, 0, mode=mode) as taking,
+            await aiordma.connect_datagram(host, taking.port, mode=mode) as giving,
+            await taking.accept() as taken,
+        ):
+            await giving.send(b"hello")
+            assert await taken.receive() == b"hello"
+        datagrams = await aiordma.create_datagram_server(asyncio.DatagramProtocol, host, mode=mode)
+        answers, _ = await aiordma.create_datagram_connection(
+            asyncio.DatagramProtocol, host, port_of(datagrams), mode=mode
+        )
+        datagrams.close()
+        assert answers.get_extra_info("peername")[3] == answers.get_extra_info("sockname")[3] == scope
+        answers.abort()
         if mode == "auto":
             await asyncio.to_thread(say_by_trio, host, scope)
+            await say_by_asyncio(host, scope)
         serving, answering = await aiordma.create_datagram_endpoint(Echo, (host, 0), mode=mode)
         address = serving.get_extra_info("sockname")
         assert address[3] == scope

@@ -15,7 +15,7 @@ from anyio.abc import SocketAttribute
 from anyio.streams.tls import TLSListener, TLSStream
 
 import aiordma
-from aiordma import rpc
+from aiordma import memory, rpc
 from aiordma.channels import channel as channels
 from aiordma.config import Config
 from aiordma.negotiation import peer_cache
@@ -92,6 +92,34 @@ async def _calls(host: str, port: int, config: Config) -> Any:
     return client.path, opened.aclose
 
 
+async def _pool(host: str, port: int, config: Config) -> Any:
+    opened = contextlib.AsyncExitStack()
+    pool = await opened.enter_async_context(rpc.connect_pool([(host, port)], config=config))
+    return pool.pick().path, opened.aclose
+
+
+async def _memory(host: str, port: int, config: Config) -> Any:
+    peer = await memory.connect(host, port, config=config)
+    return peer.path, peer.aclose
+
+
+async def _datagrams(host: str, port: int, config: Config) -> Any:
+    connection = await aiordma.connect_datagram(host, port, config=config)
+    return connection.path, connection.aclose
+
+
+async def _datagram_transport(host: str, port: int, config: Config) -> Any:
+    transport, _ = await aiordma.create_datagram_connection(
+        asyncio.DatagramProtocol, host, port, config=config
+    )
+
+    async def close() -> None:
+        transport.abort()
+        await asyncio.sleep(0)
+
+    return transport.get_extra_info("aiordma.path"), close
+
+
 async def _trio(host: str, port: int, config: Config) -> Any:
     import trio
 
@@ -107,12 +135,16 @@ CONNECTORS: dict[str, Connect] = {
     "writer": _writer,
     "channels": _channels,
     "calls": _calls,
+    "pool": _pool,
+    "memory": _memory,
+    "datagrams": _datagrams,
+    "datagram transport": _datagram_transport,
     "trio": _trio,
 }
 #: Surfaces of one kind of loop.
-_OF_ASYNCIO, _OF_TRIO = {"transport", "writer"}, {"trio"}
+_OF_ASYNCIO, _OF_TRIO = {"transport", "writer", "datagram transport"}, {"trio"}
 #: Those to which a plain server means nothing: what they send has the form of their own.
-_NOT_PLAIN = {"channels", "calls"}
+_NOT_PLAIN = {"channels", "calls", "pool", "memory", "datagrams", "datagram transport"}
 
 
 def cases(surfaces: Iterable[str]) -> pytest.MarkDecorator:
@@ -152,9 +184,15 @@ async def own_server(surface: str) -> AsyncIterator[int]:
     if surface == "channels":
         async with await channels.listen(LOCAL, mode="tcp") as listener:
             yield listener.port
-    elif surface == "calls":
+    elif surface in ("calls", "pool"):
         async with rpc.serve((), LOCAL, mode="tcp") as listening:
             yield listening.port
+    elif surface == "memory":
+        async with memory.serve(LOCAL, mode="tcp") as owner:
+            yield owner.port
+    elif surface in ("datagrams", "datagram transport"):
+        async with await aiordma.listen_datagram(LOCAL, mode="tcp") as datagrams:
+            yield datagrams.port
     else:
         async with silent(surface) as port:
             yield port
