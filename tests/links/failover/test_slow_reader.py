@@ -33,6 +33,8 @@ pytestmark = pytest.mark.anyio
 
 #: More than the ring and the kernels' buffers hold.
 DATA = Random(1).randbytes(24_000_000)
+#: More than a reader's end takes from TCP while nobody reads: 256 KiB, and a turn's share.
+AHEAD = 330_000
 SURFACES = ("native", "tls")
 #: The stream leaves RDMA before it is written to, or with a ring that is full.
 WHEN = ("before", "full")
@@ -49,6 +51,13 @@ async def new_pair(surface: str) -> tuple[aiordma.RdmaStream, aiordma.RdmaStream
 def pipe_of(stream: aiordma.RdmaStream) -> SwitchablePipe:
     assert isinstance(stream._pipe, SwitchablePipe)
     return stream._pipe
+
+
+def be_patient(pipe: SwitchablePipe) -> None:
+    """The attempt that is under way waits for a busy loop, too."""
+    attempt: Any = pipe.rejoin()
+    machine = attempt._attempt.handshake._machine
+    machine._timeouts = machine._timeouts._replace(negotiate=PATIENCE)
 
 
 async def receive_all(stream: aiordma.RdmaStream, expected: bytes) -> None:
@@ -74,6 +83,7 @@ async def stalled(
                 take_off(engine, "link")
                 await until(lambda: reader.path == writer.path == "tcp")
             tasks.start_soon(writer.send, DATA)
+            await until(lambda: pipe_of(writer).counters[0] > (AHEAD if when == "before" else 0))
             await until(lambda: writer.credit.available == 0)
             if when == "full":
                 take_off(engine, "link")
@@ -101,9 +111,12 @@ async def test_a_reader_asks(surface: str, when: str, reader_is: int) -> None:
             await stream.aclose()
 
 
+@pytest.mark.parametrize("asks", ["reader", "writer"])
 @pytest.mark.parametrize("reader_is", [0, 1])
-async def test_a_reader_of_trio_asks(reader_is: int, anyio_backend: Any) -> None:
-    """The same of sockets of trio's, under `aiordma.install()`."""
+async def test_an_end_of_trio_asks(
+    reader_is: int, asks: str, anyio_backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same of sockets of trio's, under `aiordma.install()`, and as below of one that writes."""
     if anyio_backend != LOOPS["trio"]:
         pytest.skip("trio's surface")
     import trio
@@ -122,13 +135,21 @@ async def test_a_reader_of_trio_asks(reader_is: int, anyio_backend: Any) -> None
                 ends[1] = await listener.accept()
             reader, writer = (end.socket.stream for end in (ends[reader_is], ends[1 - reader_is]))
             async with stalled(engine, reader, writer, "before"):
-                await switch_back(pipe_of(reader))
-                assert reader.path == "rdma"
+                if asks == "reader":
+                    await switch_back(pipe_of(reader))
+                    assert reader.path == "rdma"
+                else:
+                    before = engine.config.negotiate_timeout_ms
+                    patience(monkeypatch, engine, 50)
+                    assert (await refused(writer)).code == Code.PEER_DOES_NOT_READ
+                    patience(monkeypatch, engine, before)
+                    be_patient(pipe_of(writer))
+                    assert writer.path == reader.path == "tcp"
                 got = bytearray()
                 while len(got) < len(DATA):
                     got += await ends[reader_is].receive_some()
                 assert got == DATA
-            await until(lambda: writer.path == "rdma")
+            await until(lambda: reader.path == writer.path == "rdma")
             await ends[reader_is].send_all(b"answer")
             assert await ends[1 - reader_is].receive_some() == b"answer"
             for end in ends:
