@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,7 +14,7 @@ from aiordma.errors import Code, NegotiationError
 from aiordma.pipes._ring_records import RingDatagrams
 from tests.health import nothing_left, until
 from tests.links.failover.breaking import take_off
-from tests.links.failover.test_slow_reader import AHEAD, be_patient
+from tests.links.failover.test_slow_reader import AHEAD, be_patient, patience
 from tests.processes import PATIENCE
 from tests.world import DEVICE
 
@@ -112,14 +111,13 @@ async def test_a_writer_asks(when: str, reader_is: int, monkeypatch: pytest.Monk
     async with nothing_left() as engine:
         reader, writer = pair = ends(await negotiated_pair(config=CONFIG, mode="rdma"), reader_is)
         async with stalled(engine, reader, writer, when):
-            with monkeypatch.context() as impatient:
-                impatient.setattr(
-                    engine, "config", dataclasses.replace(engine.config, negotiate_timeout_ms=50)
-                )
-                for _ in range(2):
-                    with pytest.raises(NegotiationError, match="bytes wait for") as refused:
-                        await aiordma.switch_path(writer, "rdma")
-                    assert refused.value.code == Code.PEER_DOES_NOT_READ
+            before = engine.config.negotiate_timeout_ms
+            patience(monkeypatch, engine, 50)
+            for _ in range(2):
+                with pytest.raises(NegotiationError, match="bytes wait for") as refused:
+                    await aiordma.switch_path(writer, "rdma")
+                assert refused.value.code == Code.PEER_DOES_NOT_READ
+            patience(monkeypatch, engine, before)
             be_patient(ring_of(writer))
             assert writer.path == reader.path == "tcp"
             await receive_all(reader)

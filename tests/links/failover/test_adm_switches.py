@@ -39,7 +39,6 @@ async def on_tcp(other: Process, count: int) -> None:
         found = rows(await in_thread(ask_one, other.pid), Connections)
         if [row.path for row in found] == ["tcp"] * count:
             return
-        await anyio.sleep(0.01)
 
 
 async def test_all_go_back_in_each_round() -> None:
