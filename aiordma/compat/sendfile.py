@@ -2,7 +2,8 @@
 
 Where the kernel does not send a file by itself, asyncio reads it from wherever it stands when the offset is
 0, and looks at none of the arguments. On a socket the same call sends a file from its beginning, and refuses
-one that was opened as text. What is no file of the kernel's is read on a socket, too.
+one that was opened as text. What is no file of the kernel's is read on a socket, too. So is every file inside
+TLS: there asyncio's own way is the right one.
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ async def _send(loop: Any, transport: Any, file: BinaryIO, offset: int, count: i
     if not type(transport).__module__.startswith("aiordma."):
         sent = await own(loop, transport, file, offset, count)
         return sent
-    _check(file, offset, count)
     wanted: Any = _Wanted(file, transport)
+    # Also of a connection by RDMA that was negotiated inside TLS: its program does not know of the path.
+    if transport.get_extra_info("ssl_object") is not None:
+        sent = await own(loop, transport, wanted, offset, count)
+        return sent
+    _check(file, offset, count)
     with transport.sends_file():
         if not _is_of_the_kernel(file):
             sent = await own(loop, transport, wanted, offset, count)

@@ -18,7 +18,6 @@ from .transport import RingTransport
 
 if TYPE_CHECKING:
     import ssl as ssl_module
-    from collections.abc import Iterator
 
     from ..negotiation.dialogue import NegotiationResult
     from ..pipes.tls import TlsLayer
@@ -73,11 +72,6 @@ class TlsTransport(RingTransport):
     def can_write_eof(self) -> bool:
         """False: see asyncio."""
         return False
-
-    @contextlib.contextmanager
-    def sends_file(self) -> Iterator[None]:
-        """With TLS, asyncio lets others write between the parts of a file."""
-        yield
 
     def write_eof(self) -> None:
         """:raises NotImplementedError: see asyncio"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import tempfile
 from functools import partial
 from typing import Any
 
@@ -220,6 +221,40 @@ async def test_without_rdma_the_payload_stays_in_tls() -> None:
             await open_connection(
                 LOCAL, port_of(server), ssl=client_context, rdma_outside_tls=True, config=none, mode="rdma"
             )
+
+
+@needs("_sendfile_compatible")
+@pytest.mark.parametrize("device", [DEVICE, "none"])
+async def test_a_file_is_sent_from_where_it_stands(device: str, anyio_backend: Any) -> None:
+    """As asyncio does inside TLS, in both roles, wherever the payload of the connection travels."""
+    if anyio_backend[1]["use_uvloop"]:
+        pytest.skip("uvloop's sendfile() takes only its own transports")
+    loop = asyncio.get_running_loop()
+    config = Config(device=device)
+
+    async def send(writer: asyncio.StreamWriter) -> None:
+        assert (writer.get_extra_info("aiordma.path") == "rdma") == (device == DEVICE)
+        with tempfile.TemporaryFile() as file:
+            file.write(b"0123456789")
+            file.seek(4)
+            assert await loop.sendfile(writer.transport, file) == 6
+            assert await loop.sendfile(writer.transport, file, 2, 3) == 3
+        writer.write(b".")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readuntil(b".") == b"456789234."
+        await send(writer)
+        writer.close()
+
+    client, server = tls_contexts()
+    async with await start_server(serve, LOCAL, 0, ssl=server, rdma_outside_tls=True, config=config) as made:
+        reader, writer = await open_connection(
+            LOCAL, port_of(made), ssl=client, rdma_outside_tls=True, config=config
+        )
+        await send(writer)
+        assert await reader.readuntil(b".") == b"456789234."
+        writer.close()
+        await writer.wait_closed()
 
 
 @pytest.mark.parametrize("allowed", [False, True])

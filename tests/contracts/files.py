@@ -224,6 +224,23 @@ async def a_file_of_the_server(stage: Stage) -> None:
 
 
 @behaviour
+async def a_file_of_the_server_that_stands_elsewhere(stage: Stage) -> None:
+    """The accepting end sends the whole file, wherever it stands, a part, and one in memory from there."""
+    near, far = await stage.pair()
+    with file_of() as file, io.BytesIO(b"0123456789") as buffer:
+        file.seek(1000)
+        stage.note("sent", await outcome(stage.loop.sendfile(far.transport, file)))
+        stage.note("stands", file.tell())
+        stage.note("a part", await outcome(stage.loop.sendfile(far.transport, file, 100, 50)))
+        stage.note("stands", file.tell())
+        buffer.seek(4)
+        stage.note("sent", await outcome(stage.loop.sendfile(far.transport, buffer)))
+    far.transport.close()
+    await stage.both_end()
+    stage.note("length", len(near.data))
+
+
+@behaviour
 async def files_one_after_the_other(stage: Stage) -> None:
     """Two files, and a half-close behind them."""
     near, far = await stage.pair(far=KeepsOpen)

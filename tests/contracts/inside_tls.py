@@ -5,15 +5,19 @@ the loops' own.
 
 from __future__ import annotations
 
+import array
+import io
 import socket
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 
+from .files import file_of
 from .secure_ends import upgraded
 from .sockets import shut
-from .stage import Stage, Traced, attempt
+from .stage import Stage, Traced, attempt, outcome
 from .table import behaviour
 
 if TYPE_CHECKING:
@@ -100,6 +104,72 @@ async def an_empty_write_to_a_closed_peer(stage: Stage, pairs: Pairs) -> None:
     stage.note("writelines", attempt(near.transport.writelines, [b"", b""]))
     await stage.turns()
     near.transport.resume_reading()
+    await stage.both_end()
+    closes_by_itself(far)
+
+
+@each_way
+async def an_empty_write_of_the_server_to_a_closed_peer(stage: Stage, pairs: Pairs) -> None:
+    """The same at the accepting end."""
+    near, far = await pairs(stage)
+    far.transport.pause_reading()
+    near.transport.write(b"a question")
+    near.transport.close()
+    await stage.turns()
+    for empty in (b"", bytearray(), memoryview(b"")):
+        stage.note("write", attempt(far.transport.write, empty))
+    stage.note("writelines", attempt(far.transport.writelines, [b"", b""]))
+    await stage.turns()
+    far.transport.resume_reading()
+    await stage.both_end()
+    closes_by_itself(near)
+
+
+@each_way
+async def lines_of_an_array(stage: Stage, pairs: Pairs) -> None:
+    """All that has bytes is sent, among them numbers of more than one byte."""
+    near, far = await pairs(stage)
+    doubles = array.array("d", [1.0, 2.0])
+    stage.note(
+        "writelines", attempt(near.transport.writelines, [b"<", doubles, bytes(70_000), doubles, b"."])
+    )
+    await stage.until(lambda: far.data.endswith(b"."))
+    near.transport.close()
+    await stage.both_end()
+    closes_by_itself(near)
+
+
+async def send_file(stage: Stage, sender: Any, receiver: Any) -> None:
+    """Files that stand elsewhere, with a descriptor and without one; where they stand then."""
+    for file in (file_of(b"0123456789"), io.BytesIO(b"0123456789")):
+        with file:
+            for args in ((), (2, 3), (20,), (-1,), ("1",), (0, 0), (0, -1), (0, 2.5)):
+                file.seek(4)
+                stage.note("sent", await outcome(stage.loop.sendfile(sender.transport, file, *args)))
+                stage.note("stands", file.tell())
+    with tempfile.TemporaryFile("w+") as text:
+        wrong: Any = text
+        stage.note("text", await outcome(stage.loop.sendfile(sender.transport, wrong)))
+    sender.transport.write(b" end")
+    await stage.until(lambda: receiver.data.endswith(b"end"))
+
+
+@each_way
+async def a_file_that_stands_elsewhere(stage: Stage, pairs: Pairs) -> None:
+    """Inside TLS, asyncio reads it from where it stands, and looks at no argument. By the connecting end."""
+    near, far = await pairs(stage)
+    await send_file(stage, near, far)
+    near.transport.close()
+    await stage.both_end()
+    closes_by_itself(near)
+
+
+@each_way
+async def a_file_of_the_server_that_stands_elsewhere(stage: Stage, pairs: Pairs) -> None:
+    """The same by the accepting end."""
+    near, far = await pairs(stage)
+    await send_file(stage, far, near)
+    far.transport.close()
     await stage.both_end()
     closes_by_itself(far)
 
