@@ -4,6 +4,7 @@ connections that were negotiated inside TLS and stay there (`rdma_outside_tls=Tr
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import socket
@@ -361,8 +362,13 @@ async def test_the_end_comes_after_what_the_last_data_has_scheduled(kind: Any) -
 
 
 async def test_lines_are_judged_before_any_is_sent() -> None:
+    """A number of an array is more than one byte, whatever len() says of it."""
+    doubles = array.array("d", range(12_000))
+    good: list[Any] = [b"one", memoryview(b"t-w-o-")[::2], doubles, memoryview(doubles)[::3], bytearray(b"!")]
+    expected = b"onetwo" + doubles.tobytes() + doubles[::3].tobytes() + b"!"
+
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(await reader.readexactly(7))
+        writer.write(await reader.readexactly(2 * len(expected)))
         writer.close()
 
     async with await serve("plain", echo) as server:
@@ -370,11 +376,13 @@ async def test_lines_are_judged_before_any_is_sent() -> None:
         assert isinstance(writer.transport, TlsTransport)
         for size in (10, 70_000):
             for bad in ("text", None, 5):
-                lines: list[Any] = [bytes(size), bad]
+                lines: list[Any] = [bytes(size), doubles, bad]
                 with pytest.raises(TypeError):
                     writer.writelines(lines)
-        writer.writelines([b"one", memoryview(b"t-w-o-")[::2], bytearray(b"!")])
-        assert await reader.read() == b"onetwo!"
+        writer.writelines(good)
+        for each in good:
+            writer.write(memoryview(each))
+        assert await reader.read() == 2 * expected
         writer.close()
         await writer.wait_closed()
 

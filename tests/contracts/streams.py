@@ -504,13 +504,11 @@ async def drain_to_a_peer_that_has_closed(stage: Stage) -> None:
     stage.note("closed", closed in (None, "ConnectionResetError", "BrokenPipeError"))
 
 
-@behaviour
-async def an_empty_write_of_a_writer_to_a_closed_peer(stage: Stage) -> None:
-    """It does nothing: what the peer has sent is read to its end."""
-    (reader, writer), (_, far) = await pair(stage)
-    far.write(b"no, thank you")
-    far.close()
-    await far.wait_closed()
+async def empty_writes(stage: Stage, near: Streams, far: Streams) -> None:
+    far[1].write(b"no, thank you")
+    far[1].close()
+    await far[1].wait_closed()
+    reader, writer = near
     for empty in (b"", bytearray(), memoryview(b"")):
         writer.write(empty)
         stage.note("drained", await outcome(writer.drain()))
@@ -518,6 +516,15 @@ async def an_empty_write_of_a_writer_to_a_closed_peer(stage: Stage) -> None:
     stage.note("read", await result(reader.read()))
     writer.close()
     stage.note("closed", await outcome(writer.wait_closed()))
+
+
+@behaviour
+async def an_empty_write_of_a_writer_to_a_closed_peer(stage: Stage) -> None:
+    """It does nothing: what the peer has sent is read to its end. So at the accepting end."""
+    near, far = await pair(stage)
+    await empty_writes(stage, near, far)
+    near, far = await pair(stage)
+    await empty_writes(stage, far, near)
 
 
 @behaviour
