@@ -24,6 +24,7 @@ from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..observe.trace import recorder
 from ..pipes.tcp_channel import TcpChannel
 from ..proto.clc import Kind
+from ..wake.draining import UNCLOSED_SECONDS, Draining
 from ..wake.ending import release_unclosed
 from ..wake.interrupts import uninterrupted
 from ..wake.message_outbox import ChannelOutbox
@@ -90,7 +91,24 @@ class ConnectedChannel(anyio.abc.AsyncResource):
     def loop_ended(self) -> None:
         """See :class:`aiordma.wake.base.LoopBound`."""
         if self._owns and self.channel.path == "tcp":  # the engine ends what runs on RDMA
+            if self._push_out():
+                self.channel.close()
+            else:
+                _unclosed.add(self._waker, self)
+
+    def _push_out(self) -> bool:
+        """Send what the channel takes; whether nothing is left. The loop may watch nothing any more."""
+        if self._outbox is None or self._outbox.push():
+            return True
+        self.channel.spin()
+        return self._outbox.push()
+
+    def _end_parting(self) -> None:
+        if self._push_out():
             self.channel.close()
+        else:
+            self.channel.abort()  # the peer must not take it for whole
+            self._drop_waiting()
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         if getattr(self, "_owns", False):
@@ -234,6 +252,11 @@ async def connect(
     connected = await channel_of(result, kind, options.config)
     peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
     return connected
+
+
+_unclosed = Draining[ConnectedChannel](
+    ConnectedChannel._end_parting, ConnectedChannel._push_out, UNCLOSED_SECONDS
+)
 
 
 class ChannelListener(ConnectionListener[ConnectedChannel]):

@@ -26,9 +26,9 @@ import anyio
 
 from ..borrowed import ENABLED, shapes
 from ..errors import as_connection_error
-from ..pipes.draining import sent_all
 from ..plain import check_plain
 from ..streams.info import StreamInfo
+from ..wake.draining import sent_all
 from ..wake.ending import note_unclosed
 from ..wake.origin import here
 from ..wake.outbox import release

@@ -29,8 +29,8 @@ from ..proto.channel_frames import (
     message_header,
 )
 from ..proto.message import ChannelStatistics, check_size
+from ..wake.draining import Draining
 from ..wake.escaping import contain
-from .draining import Draining
 from .end_report import EndReport
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from .. import wake
 from ..errors import RemoteProtocolError
 from ..plain import check_plain
 from ..proto.record import GREETING_BYTES, RecordReader, greeting, header, read_greeting, too_large
-from .draining import Draining
+from ..wake.draining import Draining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +49,7 @@ class TcpDatagrams:
         self._blocked = False
         self._watching = False
         self._ending: Callable[[], None] | None = None
+        self._end_pipe: Callable[[], None] = pipe.close
         self._closed = False
         self._waker = wake.current()
         self._timer: Handle | None = None
@@ -226,6 +227,11 @@ class TcpDatagrams:
         """Behind what was accepted, the peer gets EndOfStream. Idempotent."""
         self._end(self.pipe.send_eof)
 
+    def part(self) -> None:
+        """The event loop ends, and nobody has closed this: as close(), but for the end of TLS."""
+        self._end_pipe = getattr(self.pipe, "part", self.pipe.close)
+        self.close()
+
     def close(self) -> None:
         """Close both directions; what was accepted still arrives, in the background. Idempotent."""
         if not self._closed:
@@ -261,7 +267,7 @@ class TcpDatagrams:
 
     def _close_pipe(self) -> None:
         self._forget_end()
-        self.pipe.close()
+        self._end_pipe()
 
     def _forget_end(self) -> None:
         if self._timer is not None:

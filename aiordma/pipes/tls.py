@@ -18,7 +18,7 @@ import anyio
 
 from .. import wake
 from ..plain import check_plain
-from .draining import Draining
+from ..wake.draining import Draining
 from .tcp import TcpPipe
 
 if TYPE_CHECKING:
@@ -281,6 +281,7 @@ class TlsPipe(TcpPipe):
         self._timer: Handle | None = None
         self._unsent_before = 0
         self._dropped = self._hurries = False
+        self._parts = False  # without the end of TLS, when all is sent
         self._takes_nothing = False  # the peer, which has ended in order
         #: Called once, when a pipe that was closed is done: with None, or with why something was lost.
         self.on_ended: Callable[[Exception | None], None] | None = None
@@ -359,6 +360,16 @@ class TlsPipe(TcpPipe):
         self._watch()
         self._go_on()
 
+    def part(self) -> None:
+        """The event loop ends, and nobody has closed this: what was accepted is sent, and then TCP ends, as
+        that of a process that has ended. Without an end of TLS: the program may be amid something.
+        """
+        if self._closed:
+            return
+        self.on_readable = self._on_writable = None
+        self._closed = self._draining = self._parts = True
+        _draining.add(self._waker, self)
+
     def _go_on(self) -> None:
         """A closed pipe: send what is left, drop what has come, and end when both ends are done."""
         if not self._draining:
@@ -432,6 +443,9 @@ class TlsPipe(TcpPipe):
         """The event loop ends: send what is left, and drop what would cause a reset if it stayed unread."""
         try:
             gone = self._layer.flush()
+            if gone and self._parts:
+                self._parts = False
+                self._layer.sock.shutdown(socket.SHUT_WR)
             return gone and (self._peer_has_ended() or not self._tickets_may_come())
         except (OSError, MemoryError):
             return True

@@ -78,7 +78,12 @@ class PipeEnd(Duplex):
         if self._receive_guard is not CLOSED:
             self._send_guard = self._receive_guard = LOOP_ENDED
             if self._pipe.path == "tcp":  # the engine ends what runs on RDMA
-                self._pipe.close()
+                self._part()
+
+    def _part(self) -> None:
+        """The loop has ended, and this was not closed."""
+        # Inside TLS, nobody may say that this end was meant.
+        getattr(self._pipe, "part", self._pipe.close)()
 
     async def send_eof(self) -> None:
         """Announce to the peer that nothing more will be sent; receiving continues. Idempotent.

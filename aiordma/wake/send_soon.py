@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
+from .draining import UNCLOSED_SECONDS, Draining
 from .duplex import BUSY, CLOSED, LOOP_ENDED, PENDING
 from .interrupts import uninterrupted
 from .outbox import OUTBOX_BYTES, Outbox
@@ -137,9 +138,28 @@ class SendsSoon(PipeEnd):
         if self._outbox is not None:
             self._outbox.drop(ClosedResourceError("this end was closed"))
 
+    def _part(self) -> None:
+        if self._outbox is None or self._outbox.push():
+            super()._part()
+        else:
+            _unclosed.add(self._waker, self)
+
+    def _push_out(self) -> bool:
+        return bool(self._outbox.push())
+
+    def _end_parting(self) -> None:
+        if self._outbox.push():
+            super()._part()
+        else:
+            self._pipe.abort()  # the peer must not take it for whole
+            self._drop_outgoing()
+
     def _call_when_writable(self, callback: Callable[[], None]) -> None:
         if self._outbox is None:
             super()._call_when_writable(callback)
         else:
             self._outbox.on_room = callback
             self._outbox.watch()
+
+
+_unclosed = Draining[SendsSoon](SendsSoon._end_parting, SendsSoon._push_out, UNCLOSED_SECONDS)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from aiordma import wake
-from aiordma.pipes.draining import Draining
+from aiordma.wake.draining import Draining
 from tests.health import collected
 
 

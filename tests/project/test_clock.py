@@ -45,7 +45,7 @@ ALLOWED = {
     "negotiation/peer_cache.py": "shared by all loops of the process",
     "negotiation/question.py": "in a thread of its own",
     "links/parting.py": "a closed loop has no clock: the last looks at links that end",
-    "pipes/draining.py": "the same, for connections on TCP that end",
+    "wake/draining.py": "the same, for connections on TCP that end",
     "negotiation/client.py": "the loop's own clock, by anyio",
     "negotiation/plain_peers.py": "dates in a file that processes share",
     "launch/sudden_ends.py": "the end of a process, in which no loop runs any more",

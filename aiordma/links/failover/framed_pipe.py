@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from anyio import BrokenResourceError, ClosedResourceError
 
 from ...errors import Code, LinkError, NegotiationError, RemoteProtocolError
-from ...pipes.draining import Draining
 from ...plain import check_plain
 from ...proto import clc
 from ...proto.frames import MAX_BODY_BYTES, Assembler, data_header, negotiation_frame
 from ...proto.life.frames import FramesLife
 from ...proto.life.outputs import CloseTcp, Put, ResetTcp
+from ...wake.draining import Draining
 from ...wake.escaping import call
 from .ahead import Ahead
 from .tcp_carrier import PEER_DIED, lost_because

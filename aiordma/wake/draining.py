@@ -1,4 +1,4 @@
-"""Pipes that are closed and still deliver what they accepted, until their event loop ends."""
+"""What still delivers what it accepted: closed, until its loop ends; not closed, when that has ended."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
-from ..wake.base import run_guarded
+from .base import run_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..wake.base import Waker
+    from .base import Waker
 
 T = TypeVar("T")
 
 #: How long what was accepted may take to leave when the loop has ended.
 _LINGER_SECONDS = 2.0
+#: The same of what nobody has closed: as long as on RDMA (`links/parting.py`).
+UNCLOSED_SECONDS = 5.0
 _PAUSE_SECONDS = 0.005
 
 
@@ -34,11 +36,18 @@ class Draining(Generic[T]):
     :param end: ends one at once, when its loop ends. It may call :meth:`discard`.
     :param push: sends of one what the kernel takes, without the loop; whether nothing is left that could
         go. When its loop ends in order, it is given a moment for that.
+    :param seconds: how long a moment.
     """
 
-    def __init__(self, end: Callable[[T], None], push: Callable[[T], bool] | None = None) -> None:
+    def __init__(
+        self,
+        end: Callable[[T], None],
+        push: Callable[[T], bool] | None = None,
+        seconds: float = _LINGER_SECONDS,
+    ) -> None:
         self._end = end
         self._push = push
+        self._seconds = seconds
 
     def add(self, waker: Waker, one: T) -> None:
         kept = waker.locals.get(self)
@@ -57,7 +66,7 @@ class Draining(Generic[T]):
             kept.discard(one)
 
     async def _wait_and_end(self, waker: Waker) -> None:
-        deadline = waker.now() + _LINGER_SECONDS
+        deadline = waker.now() + self._seconds
         with anyio.CancelScope(shield=True):
             # The loop may watch nothing any more.
             while not self._push_all(waker) and waker.now() < deadline:  # noqa: ASYNC110
@@ -79,7 +88,7 @@ class Draining(Generic[T]):
         return gone
 
     def _end_all(self, waker: Waker, *, patient: bool) -> None:
-        deadline = time.monotonic() + (_LINGER_SECONDS if patient else 0)
+        deadline = time.monotonic() + (self._seconds if patient else 0)
         while not self._push_all(waker) and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)
         for one in list(waker.locals[self]):
