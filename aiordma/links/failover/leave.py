@@ -39,7 +39,7 @@ from ...proto.failover import (
 from ...verbs.remedies import warn_once
 from .framed_pipe import FramedPipe
 from .rejoin import Rejoin
-from .tcp_carrier import PEER_DIED, TcpCarrier, lost_because
+from .tcp_carrier import PEER_DIED, TcpCarrier, ends_tcp, lost_because
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,28 +177,30 @@ class Leaver:
         except (BlockingIOError, InterruptedError):
             return
         except (OSError, MemoryError) as error:
-            self.lose_tcp(lost_because(error))
+            if ends_tcp(error):
+                self._tcp_ended(lost_because(error))
+            else:
+                self.lose_tcp(lost_because(error))
             return
         if not data:
-            self._tcp_ended()
+            self._tcp_ended(PEER_DIED)
             return
         self._received(carrier, data)
 
-    def _tcp_ended(self) -> None:
-        """The peer's process has ended, or closed the TCP connection.
+    def _tcp_ended(self, reason: str) -> None:
+        """The peer's process has ended, or closed the TCP connection. Inside TLS that is an error, or
+        a reset, where the process has not read the tickets of its server.
 
         Where the device finds out by itself that the process has ended, it also knows whether anything was
         left undone, and is about to say so.
         """
         self._engine.poller.drain()
         if self.pipe.peer_gone or not self._link.shows_end or not self._peer_takes_part:
-            self.lose_tcp(PEER_DIED)
+            self.lose_tcp(reason)
         elif self.carrier is not None:
             self._drop_tcp()
             waker = self._engine.waker
-            self._end_shows = waker.call_at(
-                waker.now() + _END_SHOWS_SECONDS, lambda: self.lose_tcp(PEER_DIED)
-            )
+            self._end_shows = waker.call_at(waker.now() + _END_SHOWS_SECONDS, lambda: self.lose_tcp(reason))
 
     def _received(self, carrier: Carrier, data: bytes) -> None:
         if self.early_open is not None and not self.early_open.bound and data[:1] != MAGIC[:1]:

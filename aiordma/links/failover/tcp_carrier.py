@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import socket
+import ssl
 import struct
 import sys
 import termios
@@ -39,6 +40,15 @@ def lost_because(error: OSError | MemoryError) -> str:
     """In words: TCP failed with ``error``."""
     number = errno.ENOMEM if isinstance(error, MemoryError) else error.errno or 0
     return f"the TCP connection to the peer broke ({errno.errorcode.get(number, error)})"
+
+
+def ends_tcp(error: OSError | MemoryError) -> bool:
+    """Whether connections end in this way whose process has ended: by a reset, or inside TLS without its
+    end."""
+    return isinstance(error, ConnectionResetError) or (
+        isinstance(error, ssl.SSLError)
+        and (isinstance(error, ssl.SSLEOFError) or error.reason == "UNEXPECTED_EOF_WHILE_READING")
+    )
 
 
 class TcpCarrier:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...errors import Code, NegotiationError
 from ...pipes._ring import RingPipe
 from ...proto.smcr import Ring
+from ..failover.tcp_carrier import PEER_DIED
 from ..member import Member, MemberOwner
 
 if TYPE_CHECKING:
@@ -89,8 +90,10 @@ class KernelMember(Member):
             )
         self.pipe.abort()
 
-    def _tcp_ended(self) -> None:
-        if self.carrier is not None:
+    def _tcp_ended(self, reason: str) -> None:
+        if reason != PEER_DIED:
+            self.lose_tcp(reason)  # a reset: no half of a connection is left
+        elif self.carrier is not None:
             self._engine.waker.unwatch_fd(self.carrier.fileno())
             self._tcp_is_half = True
 

@@ -253,7 +253,7 @@ async def test_what_the_device_still_has_comes_behind_the_end_of_tcp(
         stream, peer = streams[-1], accepted[-1]
         member = member_of(stream)
         assert (member.early_open is not None) == ticket
-        member._tcp_ended()
+        member._tcp_ended("its process has ended")
         await peer.send(b"the last words")
         assert await stream.receive() == b"the last words"
         for each in (*streams, *accepted):
