@@ -77,6 +77,7 @@ class RingTransport(ReadingTransport):
         "_discards_until",
         "_eof",
         "_lost_writes",
+        "_met_end",
         "_sender",
         "_server",
         "_shut",
@@ -134,6 +135,7 @@ class RingTransport(ReadingTransport):
         self._discarded = 0
         self._conn_lost = False  # connection_lost() is scheduled or over
         self._lost_writes = 0
+        self._met_end = False  # a write has met the peer's end, and was no error
         self._eof = False
         self._shut = False  # shutdown() of the socket has ended writing
         self._sender: asyncio.Task[Any] | None = None  # sends a file; others may not write
@@ -239,7 +241,7 @@ class RingTransport(ReadingTransport):
                 n = self._try_send(data)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
                 if data:
-                    self._send_failed(exc)
+                    self._write_failed(exc)
                 return
             if n != len(data):
                 self._enqueue(data, n)
@@ -274,10 +276,19 @@ class RingTransport(ReadingTransport):
                 n = self._try_send(data)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
                 data = b""  # the protocol may keep the error, and its traceback this
-                self._send_failed(exc)
+                self._write_failed(exc)
                 return
         if n != len(data):
             self._enqueue(data, n)
+
+    def _write_failed(self, exc: BaseException) -> None:
+        """As on TCP, the write that meets the peer's end in order succeeds, also where EOF was seen before: a
+        reader that holds an answer must not lose it.
+        """
+        if self._eof_received and not self._met_end and self._pipe.error is None:
+            self._met_end = True
+        else:
+            self._send_failed(exc)
 
     def _send_failed(self, exc: BaseException) -> None:
         """The peer takes nothing more. What it has sent before is read first, as on TCP, where the write that
@@ -289,6 +300,7 @@ class RingTransport(ReadingTransport):
             return
         self._backlog.clear()
         self._direct = False
+        self._met_end = True
         self._discards_until = self._loop.time() + _DISCARD_S
         if self._reader is not None and not self._paused:
             self._reader.ring_attached(self, None)  # takes all that is there, and the end or the failure
@@ -349,8 +361,11 @@ class RingTransport(ReadingTransport):
             if sum(map(len, pieces)) <= GATHER_BYTES:
                 self.write(b"".join(pieces))
             else:
+                met_end = self._met_end
                 for piece in pieces:
                     self.write(piece)
+                    if self._met_end is not met_end:
+                        break  # the rest is of this one write
         finally:
             release(pieces)  # an error's traceback would keep them
 

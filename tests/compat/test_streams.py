@@ -551,6 +551,8 @@ async def test_close_flushes() -> None:
     writer.close()
     assert await peer_reader.read() == b"x" * 100
     await writer.wait_closed()
+    peer.write(b"nobody is there")  # the write that meets the end is no error, as on TCP
+    await peer.drain()
     peer.write(b"nobody is there")
     await settle()
     with pytest.raises(ConnectionError):

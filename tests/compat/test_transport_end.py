@@ -135,6 +135,9 @@ async def test_error_found_by_write_reaches_the_protocol_from_the_loop() -> None
     await settle()
     far.close()
     await settle()
+    transport.write(b"nobody")  # on TCP, the write that meets the peer's end succeeds
+    await settle()
+    assert protocol.events == ["made", "eof"]
     transport.write(b"nobody")
     assert protocol.events == ["made", "eof"]
     exc = await protocol.lost

@@ -17,6 +17,7 @@ from . import (  # noqa: F401  # these fill the table
     ends,
     escaping,
     files,
+    in_vain,
     inside_tls,
     options_of_datagrams,
     reading,

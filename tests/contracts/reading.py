@@ -297,8 +297,8 @@ async def a_buffered_one_after_a_plain_one(stage: Stage) -> None:
 
 
 @behaviour
-async def what_came_before_the_peer_wrote_in_vain(stage: Stage) -> None:
-    """Data that arrived is delivered before the end, also to a writer whose peer has closed."""
+async def what_came_before_the_end_during_a_pause(stage: Stage) -> None:
+    """What the peer had sent is delivered after the pause, and its end behind it."""
     near, far = await stage.pair(KeepsOpen)
     near.transport.pause_reading()
     far.transport.write(b"too much")
