@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -116,3 +117,25 @@ async def test_a_lost_peer_is_an_error_of_the_flush(path: str) -> None:
             await closed.wait()
         assert len(seen) == 1
         assert isinstance(seen[0], LinkError)
+
+
+@pytest.mark.parametrize("way", ["try_send", "send_soon"])
+@pytest.mark.parametrize("closes", ["client", "server"])
+async def test_a_send_to_a_closed_peer_leaves_what_it_sent(path: str, way: str, closes: str) -> None:
+    """The refusal may be among it; the end behind it is one in order."""
+    sent = [b"no, thank you", bytes(20_000)]
+    async with pair(path) as ends:
+        one, other = ends if closes == "server" else ends[::-1]
+        other.send_soon(sent)
+        await other.flush()
+        await other.aclose()
+        with contextlib.suppress(anyio.BrokenResourceError):  # TCP takes them, until the close has been read
+            for _ in range(50):
+                if way == "try_send":
+                    one.channel.try_send(b"", b"more of it")
+                else:
+                    one.send_soon([b"more of it"] * 2)
+                await anyio.lowlevel.checkpoint()
+        reader = End(one.channel, keeps_views=False)
+        assert await reader.received(2) == sent
+        assert await reader.ended() is None

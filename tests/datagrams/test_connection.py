@@ -354,6 +354,17 @@ async def test_a_peer_that_closed_breaks_the_sender(pair: Pair) -> None:
         await send_on(one)
 
 
+async def test_sends_to_a_closed_peer_leave_what_it_sent(pair: Pair) -> None:
+    one, other = pair
+    await other.send_many([b"no, thank you", b"", bytes(500)])
+    await other.aclose()
+    with pytest.raises(anyio.BrokenResourceError):
+        await send_on(one)
+    assert [await one.receive() for _ in range(3)] == [b"no, thank you", b"", bytes(500)]
+    with pytest.raises(anyio.EndOfStream):
+        await one.receive()
+
+
 async def test_attributes(pair: Pair) -> None:
     one, other = pair
     assert one.extra(RdmaAttribute.path) == one.path == other.path
