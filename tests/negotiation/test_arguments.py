@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -9,15 +11,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiordma
-from aiordma import rpc
+from aiordma import memory, rpc, valkey
+from aiordma.channels import channel as channels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 pytestmark = pytest.mark.anyio
 
 HOST = "no-such-host.invalid"
 LOCAL = "127.0.0.1"
+
+
+@contextlib.asynccontextmanager
+async def awaited(making: Awaitable[Any]) -> AsyncIterator[Any]:
+    async with await making as made:
+        yield made
+
 
 #: Host, port and keywords -> something for ``async with``.
 WAYS: dict[str, Callable[..., Any]] = {
@@ -29,6 +39,10 @@ WAYS: dict[str, Callable[..., Any]] = {
     "endpoint to": lambda host, port, **more: aiordma.open_datagram_endpoint(remote=(host, port), **more),
     "rpc.connect": rpc.connect,
     "rpc.serve": lambda host, port, **more: rpc.serve([], host, port, **more),
+    "channels.connect": lambda host, port, **more: awaited(channels.connect(host, port, **more)),
+    "channels.listen": lambda host, port, **more: awaited(channels.listen(host, port, **more)),
+    "memory.connect": memory.connect,
+    "memory.serve": memory.serve,
 }
 EVERYWHERE = pytest.mark.parametrize("way", WAYS)
 
@@ -71,12 +85,29 @@ async def test_a_mode_of_a_pool_that_does_not_exist() -> None:
         rpc.connect_pool([(LOCAL, 1)], mode="ib")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if "endpoint" not in way])
-@pytest.mark.parametrize("port", [-1, 65536])
-async def test_a_port_that_is_none(way: str, port: int) -> None:
+#: Ways that have ports, and no mode.
+MORE_WAYS: dict[str, Callable[..., Any]] = {
+    "rpc.connect_pool": lambda host, port: rpc.connect_pool([(LOCAL, 1), (host, port)]),
+    "valkey.connect": valkey.connect,
+}
+
+
+@pytest.mark.parametrize("way", [*WAYS, *MORE_WAYS])
+@pytest.mark.parametrize("port", [-1, 65536, 70000, 1 << 40])
+@pytest.mark.parametrize("host", [LOCAL, "localhost"])
+async def test_a_port_that_is_none(way: str, host: str, port: int) -> None:
     with pytest.raises(ValueError, match=rf"port={port!r}: must be from 0 to 65535"):
-        async with WAYS[way](LOCAL, port):
+        async with (WAYS | MORE_WAYS)[way](host, port):
             pytest.fail("opened")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("port", [-1, 70000])
+async def test_a_port_that_is_none_of_datagram_protocols(port: int) -> None:
+    with pytest.raises(ValueError, match=rf"port={port!r}: must be from 0 to 65535"):
+        await aiordma.create_datagram_connection(asyncio.DatagramProtocol, LOCAL, port)
+    with pytest.raises(OverflowError, match="0-65535"):  # as of asyncio's create_server()
+        await aiordma.create_datagram_server(asyncio.DatagramProtocol, LOCAL, port)
 
 
 async def test_a_port_in_words() -> None:
