@@ -493,13 +493,22 @@ class RingTransport(ReadingTransport):
     def _force_close(self, exc: BaseException | None) -> None:
         if self._conn_lost:
             return
+        unread = self._leaves_unread()
         if not self._closing:
             self._stop()
         # What failed is told by a reset, but where TLS has told the peer already, by what was written here.
         failed = exc is not None and not isinstance(exc, ssl.SSLError)
-        lossy = failed or bool(self._backlog) or not sent_all(self._pipe)
+        lossy = failed or unread or bool(self._backlog) or not sent_all(self._pipe)
         self._backlog.clear()
         self._lose(exc, lossy)
+
+    def _leaves_unread(self) -> bool:
+        """Whether there is what would lie unread in a socket, whose end then is a reset. (asyncio's reader
+        would have taken what a pulling one leaves in the ring, unless it is full.)
+        """
+        if self._closing or not self._ends_beside_tcp or not self._pipe.readable:
+            return False
+        return self._reader is None or self._paused or self._reader.is_full()
 
     def _stop(self) -> None:
         """No more reading, and no more direct writes."""

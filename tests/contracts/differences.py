@@ -40,6 +40,7 @@ DIFFERENCES: dict[str, Difference] = {
     "a_cancellation_in_data_received": Difference({"rdma", "installed"}, _RESET),
     "an_error_of_eof_received": Difference({"rdma", "installed"}, _RESET),
     "the_peer_of_an_abort": Difference({"rdma", "installed"}, _ABORT),
+    "a_writer_that_aborts_much": Difference({"rdma", "installed"}, _ABORT),
     "a_file_without_the_kernels_help": Difference({"rdma", "installed"}, _FILES, frozenset({"asyncio"})),
     "a_descriptor_that_is_shut_down": Difference({"rdma", "installed"}, _KERNELS_SHUTDOWN),
     "a_descriptor_in_use": Difference({"rdma"}, _DESCRIPTOR, frozenset({"uvloop"})),

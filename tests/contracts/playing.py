@@ -10,6 +10,7 @@ import uvloop
 from aiordma.negotiation import peer_cache
 
 from . import (  # noqa: F401  # these fill the table
+    broken_off,
     callbacks,
     cancelling,
     clients,

@@ -160,7 +160,7 @@ async def a_read_that_is_timed_out(stage: Stage) -> None:
 
 
 @behaviour
-async def a_reader_whose_peer_aborts_with_data_unread(stage: Stage) -> None:
+async def a_failure_that_is_set(stage: Stage) -> None:
     """After a failure, reads raise it; exception() returns it."""
     (reader, _), _ = await pair(stage)
     reader.set_exception(ZeroDivisionError())
