@@ -205,6 +205,13 @@ async def _look_up(host: str, port: int | str, options: dict[str, Any]) -> list[
     return [(int(each[0]), each[4]) for each in found]
 
 
+def _is_known_as_plain(sock: socket.socket, tls: bool) -> bool:
+    """Then nothing is proposed to it, however late, and the program's connection, with its port, stays."""
+    host, port = plain_address(sock.getpeername())
+    announced = peer_cache.announces_itself([(sock.family, sock.getpeername())])
+    return peer_cache.plain_reason((host, port, tls), announced=announced) is not None
+
+
 async def _negotiate_on(
     sock: socket.socket, choice: Choice, options: dict[str, Any]
 ) -> tuple[NegotiationResult | None, dict[str, Any]]:
@@ -228,7 +235,8 @@ async def _negotiate_on(
     try:
         with arriving([(sock.family, sock.getpeername())]):
             await warm_up(choice)
-            await is_renewed()
+            if choice.mode == "rdma" or not _is_known_as_plain(sock, tls is not None):
+                await is_renewed()
             (host, _), remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
             connect = ConnectOptions(choice.config, choice.mode, tls, host)
             result = await connect_and_negotiate(*remote, connect, sock=sock.dup(), renew=renew)

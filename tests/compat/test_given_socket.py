@@ -87,6 +87,17 @@ def _unknown_peers() -> Iterator[None]:
     peer_cache.forget()
 
 
+class Echoes(asyncio.Protocol):
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if data.startswith(b"hello"):
+            self.transport.write(data)
+        else:
+            self.transport.close()
+
+
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(1000):
@@ -234,6 +245,49 @@ async def test_a_port_of_the_program_s_choice(mode: Any) -> None:
         if mode == "auto":
             assert "port" in writer.get_extra_info("aiordma.fallback_reason").text
         assert writer.get_extra_info("sockname")[1] == port
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("api", ["code", "installed"])
+@pytest.mark.parametrize("peer", ["plain", "plain, known", "aiordma", "tcp"])
+async def test_the_port_of_the_given_socket(peer: str, api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays, but where a program that uses aiordma in its code meets a plain server for the first time:
+    that has seen a Proposal on the connection, and another one takes its place. (Or where one that may
+    negotiate has waited too long for it, see above.)
+    """
+    monkeypatch.setattr(given_socket, "_LATE_S", -1 if peer == "plain, known" else 600)
+    monkeypatch.setattr(given_socket, "_LATE_NEAR_S", 600)
+    server: Any
+    if peer.startswith("plain"):
+        server = await aiordma.unpatched(asyncio.get_running_loop()).create_server(Echoes, LOCAL, 0)
+    else:
+        mode: Any = "tcp" if peer == "tcp" else "auto"
+        patient = CONFIG.changed(server_first_wait_ms=600_000 if mode == "auto" else 0)
+        server = await aiordma.create_server(Echoes, LOCAL, 0, config=patient, mode=mode)
+    address = server.sockets[0].getsockname()
+    async with server:
+        if peer == "plain, known":
+            reason = FallbackReason.of_local(Code.PLAIN_TCP_PEER)
+            peer_cache.remember_plain((*address, False), reason, 3600)
+        with arriving([(socket.AF_INET, address)]):
+            sock = given(server, with_options=False)
+            before = sock.getsockname()
+            if api == "code":
+                mode = "tcp" if peer == "tcp" else "auto"
+                reader, writer = await connection.open_connection(sock=sock, config=CONFIG, mode=mode)
+            else:
+                aiordma.install(remember=False)
+                try:
+                    reader, writer = await asyncio.open_connection(sock=sock)
+                finally:
+                    aiordma.uninstall()
+        writer.write(b"hello")
+        with anyio.fail_after(30):
+            assert await reader.readexactly(5) == b"hello"
+        after = writer.get_extra_info("socket").getsockname()
+        assert after == writer.get_extra_info("sockname")
+        assert (after != before) == (peer == "plain" and api == "code")
         writer.close()
         await writer.wait_closed()
 
