@@ -12,8 +12,10 @@ import pytest
 
 from aiordma.config import Config
 from aiordma.links import engine as engines
+from aiordma.links.failover.leave import switch_back
 from tests.health import nothing_left, until
 from tests.links.failover.breaking import WAYS, take_off
+from tests.processes import PATIENCE
 from tests.world import DEVICE
 
 from .pairs import negotiated_pair
@@ -142,3 +144,28 @@ async def test_borrowing_and_polling_go_on() -> None:
     with pytest.raises(anyio.EndOfStream):
         await other.receive()
     await other.aclose()
+
+
+@pytest.mark.parametrize("asks", [0, 1])
+async def test_one_that_was_not_read_returns(asks: int) -> None:
+    """As soon as its reader has taken what waits, whichever end asks."""
+    async with nothing_left() as engine:
+        reader, writer = await negotiated_pair(config=TINY, mode="rdma")
+        sent = [bytes([number]) * 9000 for number in range(4)]
+        await writer.send(sent[0])
+        pipes = [member.connection for group in engine.all_groups for member in group.members]
+        assert len(pipes) == 2
+        take_off(engine, "switch all")
+        await until(lambda: writer.path == reader.path == "tcp")
+        for each in sent[1:]:
+            await writer.send(each)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(switch_back, pipes[asks])
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(PATIENCE):
+                assert [await reader.receive() for _ in sent] == sent
+        await until(lambda: writer.path == reader.path == "rdma")
+        await writer.send(b"more")
+        assert await reader.receive() == b"more"
+        await writer.aclose()
+        await reader.aclose()

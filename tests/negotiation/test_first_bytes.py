@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import anyio
 import pytest
@@ -14,12 +18,12 @@ from aiordma.config import Config
 from aiordma.negotiation import first_bytes
 from aiordma.negotiation.clc_io import ClcIO
 from aiordma.negotiation.options import PathOptions
+from tests.streams.pairs import tls_contexts
 from tests.virtual import in_virtual_time
 
 from .serving import LOCAL, serving, tcp_pair
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import AsyncIterator
 
     from .fake import Engine
@@ -45,6 +49,49 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
 
+async def _accept(listening: socket.socket, config: Config) -> None:
+    """Serve what the program has accepted by itself."""
+    loop = asyncio.get_running_loop()
+    while True:
+        sock, _ = await loop.sock_accept(listening)
+        await aiordma.connect_accepted_socket(Echo, sock, config=config)
+
+
+@asynccontextmanager
+async def accepting(config: Config) -> AsyncIterator[int]:
+    with socket.create_server((LOCAL, 0)) as listening:
+        listening.setblocking(False)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_accept, listening, config)
+            yield listening.getsockname()[1]
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def trios(config: Config) -> AsyncIterator[int]:
+    """trio's own server in a program that knows nothing of aiordma."""
+    import trio
+
+    async def serve(stream: Any) -> None:
+        async with stream:
+            while data := await stream.receive_some():
+                await stream.send_all(data)
+
+    waits = {
+        "AIORDMA_SERVER_FIRST_WAIT_MS": str(config.server_first_wait_ms),
+        "AIORDMA_NEGOTIATE_TIMEOUT_MS": str(config.negotiate_timeout_ms),
+    }
+    with mock.patch.dict(os.environ, waits):
+        aiordma.install(remember=False)
+        try:
+            async with trio.open_nursery() as nursery:
+                listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host=LOCAL))
+                yield listeners[0].socket.getsockname()[1]
+                nursery.cancel_scope.cancel()
+        finally:
+            aiordma.uninstall()
+
+
 @asynccontextmanager
 async def echoing(surface: str, config: Config) -> AsyncIterator[int]:
     """The port of a server that echoes."""
@@ -52,21 +99,33 @@ async def echoing(surface: str, config: Config) -> AsyncIterator[int]:
         async with serving(config=config) as listener:
             yield listener.port
         return
-    server: Any = await aiordma.create_server(Echo, LOCAL, 0, config=config)
+    if surface == "native TLS":
+        async with serving(config=config, ssl=tls_contexts()[1], rdma_outside_tls=True) as listener:
+            yield listener.port
+        return
+    if surface in ("accepted", "trio"):
+        async with (accepting if surface == "accepted" else trios)(config) as port:
+            yield port
+        return
+    tls: dict[str, Any] = {"ssl": tls_contexts()[1], "rdma_outside_tls": True} if "TLS" in surface else {}
+    server: Any = await aiordma.create_server(Echo, LOCAL, 0, config=config, **tls)
     async with server:
         yield server.sockets[0].getsockname()[1]
 
 
-@pytest.fixture(params=["native", "asyncio"])
+@pytest.fixture(params=["native", "native TLS", "asyncio", "asyncio TLS", "accepted", "trio"])
 def surface(request: pytest.FixtureRequest, anyio_backend_name: str) -> str:
-    if request.param == "asyncio" and anyio_backend_name == "trio":
-        pytest.skip("asyncio's servers do not run on trio")
+    if "native" not in request.param and (request.param == "trio") != (anyio_backend_name == "trio"):
+        pytest.skip("servers of asyncio run on its loops, those of trio on trio")
     name: str = request.param
     return name
 
 
-async def check_served(port: int, *parts: bytes) -> None:
-    async with await anyio.connect_tcp(LOCAL, port) as client:
+async def check_served(surface: str, port: int, *parts: bytes) -> None:
+    tls: dict[str, Any] = {}
+    if "TLS" in surface:
+        tls = {"tls": True, "ssl_context": tls_contexts()[0], "tls_hostname": LOCAL}
+    async with await anyio.connect_tcp(LOCAL, port, **tls) as client:
         for part in parts:
             await client.send(part)
             await anyio.sleep(0.02)  # it is looked at by itself
@@ -82,8 +141,8 @@ async def test_what_is_disproved_is_served_at_once(engine: Engine, surface: str,
     config = Config(server_first_wait_ms=FOREVER, negotiate_timeout_ms=FOREVER)
     async with echoing(surface, config) as port:
         wrong = b"\x00" if len(prefix) == 7 else b"\xff"
-        await check_served(port, prefix + wrong)
-        await check_served(port, prefix, wrong)
+        await check_served(surface, port, prefix + wrong)
+        await check_served(surface, port, prefix, wrong)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES, ids=bytes.hex)
@@ -94,7 +153,7 @@ async def test_a_lone_prefix_waits_no_longer_than_a_silent_client(
     """Neither if it comes in time, nor if the client was taken for a silent one before."""
     config = Config(server_first_wait_ms=wait_ms, negotiate_timeout_ms=FOREVER)
     async with echoing(surface, config) as port:
-        await check_served(port, prefix)
+        await check_served(surface, port, prefix)
 
 
 @pytest.mark.parametrize("clients", [1, 500])
