@@ -22,7 +22,7 @@ from tests.roles import LOCAL, port_of
 from tests.streams.pairs import tls_contexts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.anyio
 
@@ -75,6 +75,58 @@ async def test_all_addresses_of_a_name_are_tried(
         with pytest.raises(ExceptionGroup) as caught:
             await say(("two.example", port_of_closed()), mode=mode, all_errors=True, **options)
         assert len(caught.value.exceptions) == 2
+
+
+@contextlib.asynccontextmanager
+async def closing(making: Any) -> AsyncIterator[None]:
+    """Around a server or an endpoint that asyncio's surface makes."""
+    made = await making
+    made = made[0] if isinstance(made, tuple) else made
+    yield
+    made.close()
+    await asyncio.sleep(0)
+
+
+#: The name of a host, a mode -> something for ``async with``.
+SERVERS: dict[str, Callable[[str, Any], Any]] = {
+    "create_server": lambda host, mode: closing(aiordma.create_server(Echo, host, 0, mode=mode)),
+    "start_server": lambda host, mode: closing(aiordma.start_server(echo, host, 0, mode=mode)),
+    "create_datagram_server": lambda host, mode: closing(
+        aiordma.create_datagram_server(Echo, host, 0, mode=mode)
+    ),
+    "create_datagram_endpoint": lambda host, mode: closing(
+        aiordma.create_datagram_endpoint(Echo, (host, 0), mode=mode)
+    ),
+    "open_datagram_endpoint": lambda host, mode: aiordma.open_datagram_endpoint((host, 0), mode=mode),
+    "listen": lambda host, mode: aiordma.listen(host, 0, mode=mode),
+    "listen_datagram": lambda host, mode: aiordma.listen_datagram(host, 0, mode=mode),
+    "rpc.serve": lambda host, mode: rpc.serve([], host, 0, mode=mode),
+    "memory.serve": lambda host, mode: memory.serve(host, 0, mode=mode),
+}
+
+
+@pytest.mark.parametrize("mode", ["auto", "tcp"])
+@pytest.mark.parametrize("way", SERVERS)
+async def test_the_name_of_a_server_is_looked_up_as_text(
+    way: str, mode: str, anyio_backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what a program has put in the place of `socket.getaddrinfo`."""
+    if anyio_backend[1]["use_uvloop"]:
+        pytest.skip("uvloop looks up by itself")
+    known = socket.getaddrinfo
+    asked: list[Any] = []
+
+    def look_up(host: Any, port: Any, *arguments: Any, **named: Any) -> Any:
+        if host == LOCAL:  # the address of what was found
+            return known(host, port, *arguments, **named)
+        asked.append(host)
+        return known(LOCAL, port, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    async with SERVERS[way]("server.example", mode):
+        pass
+    assert asked
+    assert set(asked) == {"server.example"}
 
 
 @pytest.mark.parametrize(
