@@ -228,7 +228,7 @@ class TcpDatagrams:
         self._end(self.pipe.send_eof)
 
     def part(self) -> None:
-        """The event loop ends, and nobody has closed this: as close(), but for the end of TLS."""
+        """The event loop ends, and this was not closed: as close(), but for the end of TLS."""
         self._end_pipe = getattr(self.pipe, "part", self.pipe.close)
         self.close()
 

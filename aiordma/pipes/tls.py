@@ -361,7 +361,7 @@ class TlsPipe(TcpPipe):
         self._go_on()
 
     def part(self) -> None:
-        """The event loop ends, and nobody has closed this: what was accepted is sent, and then TCP ends, as
+        """The event loop ends, and this was not closed: what was accepted is sent, and then TCP ends, as
         that of a process that has ended. Without an end of TLS: the program may be amid something.
         """
         if self._closed:

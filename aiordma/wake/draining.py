@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 #: How long what was accepted may take to leave when the loop has ended.
 _LINGER_SECONDS = 2.0
-#: The same of what nobody has closed: as long as on RDMA (`links/parting.py`).
+#: The same of what was not closed: as long as on RDMA (`links/parting.py`).
 UNCLOSED_SECONDS = 5.0
 _PAUSE_SECONDS = 0.005
 

@@ -82,7 +82,7 @@ class PipeEnd(Duplex):
 
     def _part(self) -> None:
         """The loop has ended, and this was not closed."""
-        # Inside TLS, nobody may say that this end was meant.
+        # Inside TLS, nothing may say that this end was meant.
         getattr(self._pipe, "part", self._pipe.close)()
 
     async def send_eof(self) -> None:
