@@ -1,4 +1,4 @@
-"""A process that blocks its loop: what it wrote before does not wait until the loop goes on."""
+"""A client or a server that blocks its loop: what it wrote before does not wait until the loop goes on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from aiordma.datagrams.connection import connect_datagram, listen_datagram
 from tests.loops import LOOPS
 from tests.processes import PATIENCE, process
 from tests.roles import LOCAL
-from tests.system.adversity.test_ends import _streams, _transport
+from tests.system.adversity.test_ends import _kept, _stream, _streams, _transport
 
 if TYPE_CHECKING:
+    from aiordma.datagrams.connection import DatagramConnection
     from tests.program import Control
 
 pytestmark = pytest.mark.anyio
@@ -33,8 +34,17 @@ def block(control: Control) -> None:
     os.read(control._reads, 1)
 
 
-async def blocking(control: Control, surface: str, port: int) -> None:
-    """Writes three pieces in one turn of the loop, and blocks it."""
+async def _datagrams(control: Control, port: int | None) -> DatagramConnection:
+    if port is not None:
+        return await connect_datagram(LOCAL, port, mode="rdma")
+    listener = await listen_datagram(LOCAL)
+    _kept.append(listener)
+    control.say(listener.port)
+    return await listener.accept()
+
+
+async def blocking(control: Control, surface: str, port: int | None) -> None:
+    """Writes three pieces in one turn of the loop, and blocks it. None: to its first client."""
     if surface == "streams":
         writer = await _streams(control, port, aiordma)
         for piece in PIECES:
@@ -50,32 +60,49 @@ async def blocking(control: Control, surface: str, port: int) -> None:
         block(control)
         transport.close()
     elif surface == "datagrams":
-        async with await connect_datagram(LOCAL, port, mode="rdma") as connection:
+        async with await _datagrams(control, port) as connection:
             for message in MESSAGES:
                 await connection.send(message)
             block(control)
     else:
-        async with await aiordma.connect(LOCAL, port, mode="rdma") as stream:
+        async with await _stream(control, port) as stream:
             for piece in PIECES:
                 await stream.send(piece)
             block(control)
 
 
-@pytest.mark.parametrize(
+BLOCKING = pytest.mark.parametrize(
     ("surface", "loop"),
     [("streams", "asyncio"), ("transport", "asyncio"), ("transport", "asyncio+uvloop")]
     + [("stream", loop) for loop in LOOPS],
 )
+
+
+async def expect_all(stream: aiordma.RdmaStream, surface: str) -> None:
+    assert stream.path == "rdma"
+    assert await stream.receive_exactly(len(WHOLE)) == WHOLE
+    if surface in ("streams", "transport"):
+        with pytest.raises(anyio.EndOfStream):
+            await stream.receive()
+
+
+@BLOCKING
 async def test_what_was_written_arrives(surface: str, loop: str) -> None:
     async with await aiordma.listen(LOCAL) as listener:
         with process(f"{HERE}:blocking", loop, surface=surface, port=listener.port) as sender:
             with anyio.fail_after(PATIENCE):
                 async with await listener.accept() as stream:
-                    assert await stream.receive_exactly(len(WHOLE)) == WHOLE
-                    if surface in ("streams", "transport"):
-                        with pytest.raises(anyio.EndOfStream):
-                            await stream.receive()
+                    await expect_all(stream, surface)
                     sender.say("go on")
+
+
+@BLOCKING
+async def test_what_a_server_wrote_arrives(surface: str, loop: str) -> None:
+    with process(f"{HERE}:blocking", loop, surface=surface, port=None) as sender:
+        with anyio.fail_after(PATIENCE):
+            async with await aiordma.connect(LOCAL, await sender.heard(), mode="rdma") as stream:
+                await expect_all(stream, surface)
+                sender.say("go on")
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -86,3 +113,12 @@ async def test_datagrams_arrive(loop: str) -> None:
                 async with await listener.accept() as connection:
                     assert [await connection.receive() for _ in MESSAGES] == MESSAGES
                     sender.say("go on")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_datagrams_of_a_server_arrive(loop: str) -> None:
+    with process(f"{HERE}:blocking", loop, surface="datagrams", port=None) as sender:
+        with anyio.fail_after(PATIENCE):
+            async with await connect_datagram(LOCAL, await sender.heard(), mode="rdma") as connection:
+                assert [await connection.receive() for _ in MESSAGES] == MESSAGES
+                sender.say("go on")
