@@ -272,7 +272,8 @@ async def test_on_asyncios_surface(anyio_backend: object) -> None:
             else:  # no device of the kernel tells whether a process left something undone
                 with pytest.raises(ConnectionResetError):
                     await reader.read(1)
-            writer.write(b"x")
+            for _ in range(2):  # as on TCP, the first one that meets the end is no error
+                writer.write(b"x")
             with pytest.raises(ConnectionError):
                 await writer.drain()
         writer.close()
