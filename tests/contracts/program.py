@@ -20,7 +20,9 @@ def main(loop: str) -> None:
     seen = {
         name: repr(sorted(play(behaviour, carrier, loop).items())) for name, behaviour in BEHAVIOURS.items()
     }
-    print(json.dumps([carrier.name, seen]))
+    # Not print(): a signal may cut a long write to a pipe short, and with PYTHONUNBUFFERED the rest is lost.
+    with open(1, "wb", closefd=False) as out:
+        out.write(json.dumps([carrier.name, seen]).encode())
 
 
 if __name__ == "__main__":
