@@ -18,6 +18,7 @@ import aiordma
 from aiordma import memory, rpc
 from aiordma.channels import channel as channels
 from aiordma.config import Config
+from tests.loops import LOOPS
 from tests.roles import LOCAL, port_of
 from tests.streams.pairs import tls_contexts
 
@@ -105,14 +106,13 @@ SERVERS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("anyio_backend", [LOOPS["asyncio"]], ids=["asyncio"])  # uvloop looks up by itself
 @pytest.mark.parametrize("mode", ["auto", "tcp"])
 @pytest.mark.parametrize("way", SERVERS)
 async def test_the_name_of_a_server_is_looked_up_as_text(
-    way: str, mode: str, anyio_backend: Any, monkeypatch: pytest.MonkeyPatch
+    way: str, mode: str, anyio_backend: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what a program has put in the place of `socket.getaddrinfo`."""
-    if anyio_backend[1]["use_uvloop"]:
-        pytest.skip("uvloop looks up by itself")
     known = socket.getaddrinfo
     asked: list[Any] = []
 

@@ -19,6 +19,7 @@ from aiordma.negotiation import first_bytes
 from aiordma.negotiation.announcement import arriving
 from aiordma.negotiation.clc_io import ClcIO
 from aiordma.negotiation.options import PathOptions
+from tests.loops import LOOPS
 from tests.streams.pairs import tls_contexts
 from tests.virtual import in_virtual_time
 
@@ -114,12 +115,16 @@ async def echoing(surface: str, config: Config) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-@pytest.fixture(params=["native", "native TLS", "asyncio", "asyncio TLS", "accepted", "trio"])
-def surface(request: pytest.FixtureRequest, anyio_backend_name: str) -> str:
-    if "native" not in request.param and (request.param == "trio") != (anyio_backend_name == "trio"):
-        pytest.skip("servers of asyncio run on its loops, those of trio on trio")
-    name: str = request.param
-    return name
+#: Each kind of server on the loops that have it.
+ON_EACH_SERVER = pytest.mark.parametrize(
+    ("surface", "anyio_backend"),
+    [
+        pytest.param(surface, LOOPS[loop], id=f"{surface}-{loop}")
+        for surface in ("native", "native TLS", "asyncio", "asyncio TLS", "accepted", "trio")
+        for loop in LOOPS
+        if "native" in surface or (surface == "trio") == (loop == "trio")
+    ],
+)
 
 
 async def check_served(surface: str, port: int, *parts: bytes) -> None:
@@ -137,6 +142,7 @@ async def check_served(surface: str, port: int, *parts: bytes) -> None:
         assert got == data
 
 
+@ON_EACH_SERVER
 @pytest.mark.parametrize("prefix", PREFIXES, ids=bytes.hex)
 async def test_what_is_disproved_is_served_at_once(engine: Engine, surface: str, prefix: bytes) -> None:
     config = Config(server_first_wait_ms=FOREVER, negotiate_timeout_ms=FOREVER)
@@ -147,6 +153,7 @@ async def test_what_is_disproved_is_served_at_once(engine: Engine, surface: str,
             await check_served(surface, port, prefix, wrong)
 
 
+@ON_EACH_SERVER
 @pytest.mark.parametrize("prefix", PREFIXES, ids=bytes.hex)
 @pytest.mark.parametrize("wait_ms", [0, 30])
 async def test_a_lone_prefix_waits_no_longer_than_a_silent_client(
