@@ -17,7 +17,7 @@ from tests.roles import LOCAL
 from tests.world import DEVICE
 
 from .breaking import take_off
-from .test_reused_numbers import UNREAD, WHOLE
+from .test_reused_numbers import UNREAD, WHOLE, pipe_of
 
 if TYPE_CHECKING:
     from tests.processes import Process
@@ -53,9 +53,9 @@ async def test_all_go_back_in_each_round() -> None:
             numbers: set[int] = set()
             for turn in range(ROUNDS):
                 # The end that asks is the client of the new link.
-                numbers.update(group.qp_num for group in engine.groups.values())
+                numbers.update(group.link.peer_qpn for group in engine.groups.values())
                 await slow.send(UNREAD)
-                await until(lambda: slow._pipe.readable >= len(UNREAD))
+                await until(lambda: pipe_of(slow).ring.readable >= len(UNREAD))
                 take_off(engine, "link")
                 await until(lambda: all(stream.path == "tcp" for stream in quick))
                 with anyio.fail_after(30):
@@ -65,6 +65,7 @@ async def test_all_go_back_in_each_round() -> None:
                 await until(lambda: all(stream.path == "rdma" for stream in streams))
                 for stream in quick:
                     await check_echo(stream, b"x" * 1000)
+            # That end has read all, so its queue pairs are free for the next link.
             assert len(numbers) < ROUNDS
             assert await slow.receive_exactly(ROUNDS * len(UNREAD)) == UNREAD * ROUNDS
             for stream in streams:
