@@ -70,10 +70,13 @@ class Root:
         self.path = Path(made.stdout.strip()).resolve()
         self.tree = self.path / TREE.lstrip("/")
 
-    def run(self, *command: str, offline: bool = False, limit_s: float = 1800, **variables: str) -> str:
+    def run(
+        self, *command: str, offline: bool = False, limit_s: float = 1800, log: str = "", **variables: str
+    ) -> str:
         """What the command printed; it runs in :data:`TREE`, if that is there.
 
         :param offline: without the machine's network: 127.0.0.1 only.
+        :param log: the name of a file beside the root that has what a long command has printed so far.
         :raises Failed: it failed, or took longer than ``limit_s`` seconds.
         """
         options = ["--offline"] if offline else []
@@ -81,19 +84,25 @@ class Root:
             options += ["--env", f"{name}={value}"]
         inside = ["sh", "-c", f'cd {TREE} 2>/dev/null; exec "$@"', "sh", *command]
         enter = [str(HERE / "enter"), *options, str(self.path), *inside]
-        process = subprocess.Popen(enter, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        try:
-            output, _ = process.communicate(timeout=limit_s)
-        except BaseException as error:
-            # Its processes are in a namespace whose first one ends with it. It ignores the polite signals.
-            process.kill()
-            output, _ = process.communicate()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            raise Failed(f"{' '.join(command)} took longer than {limit_s:.0f} s\n{output[-4000:]}") from None
+        path = Path(f"{self.path}.logs", log or "last")
+        if log:
+            print(f"== {self.path.name}: {path} shows how far it is", flush=True)
+        with path.open("w") as output:
+            process = subprocess.Popen(enter, stdout=output, stderr=subprocess.STDOUT)
+            try:
+                process.wait(timeout=limit_s)
+            except BaseException as error:
+                # Its processes are in a namespace whose first one ends with it, and ignores others.
+                process.kill()
+                process.wait()
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+                printed = path.read_text(errors="replace")[-4000:]
+                raise Failed(f"{' '.join(command)} took longer than {limit_s:.0f} s\n{printed}") from None
+        printed = path.read_text(errors="replace")
         if process.returncode:
-            raise Failed(f"{' '.join(command)} failed\n{output[-8000:]}")
-        return str(output).strip()
+            raise Failed(f"{' '.join(command)} failed\n{printed[-8000:]}")
+        return printed.strip()
 
 
 def need_root() -> None:
