@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from ..addresses import plain_address
+from ..wake.names import getaddrinfo
+
+if TYPE_CHECKING:
+    from ..addresses import Address
 
 #: Whether asyncio's `create_server()` has this argument.
 _HAS_KEEP_ALIVE = sys.version_info >= (3, 13)
@@ -17,6 +23,22 @@ def check_port(port: Any) -> None:
         number = int(port) if port.isdigit() else 0
     if isinstance(number, int) and not 0 <= number <= 65535:
         raise OverflowError("port must be 0-65535.")
+
+
+async def look_up_both(
+    local: tuple[str | None, int] | None, remote: Address | None, family: int, proto: int, flags: int
+) -> list[Address | None]:
+    """The two addresses of a datagram endpoint as numbers, of the family, protocol and flags given."""
+    if local is None and remote is None:
+        return [("::" if family == socket.AF_INET6 else "0.0.0.0", 0), None]
+    found: list[Address | None] = []
+    for address in (local, remote):
+        if address is None:
+            found.append(None)
+            continue
+        infos = await getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM, proto=proto, flags=flags)
+        found.append(plain_address(infos[0][4]))
+    return found
 
 
 def check_limit(limit: int) -> None:

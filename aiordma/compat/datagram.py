@@ -31,9 +31,8 @@ from ..negotiation.server import negotiate_accepted
 from ..plain import check_plain
 from ..proto.clc import Kind
 from ..wake.ending import note_unclosed
-from ..wake.names import getaddrinfo
 from ..wake.origin import here
-from .arguments import check_port
+from .arguments import check_port, look_up_both
 from .flow import FlowControl, datagram_cost
 from .plain_datagrams import create_plain_endpoint, why_plain
 from .server import RdmaServer, bind_sockets
@@ -265,22 +264,35 @@ class MessageTransport(FlowControl, asyncio.DatagramTransport):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        try:
+            if not self._send_waiting():
+                return
+            self._maybe_resume_protocol()
+        except (SystemExit, KeyboardInterrupt):
+            self._loop.call_soon(self._flush)  # the loop may be run again: nothing else would go on here
+            raise
+        if self._closing and not self._lost:
+            self._finish(None)
+
+    def _send_waiting(self) -> bool:
+        """Send what waits; whether all of it is dealt with."""
         queue = self._queue
         while queue and not self._lost:
             data, addr = queue[0]
+            sent = True
             try:
-                if not self._attempt(data, addr):
-                    return
+                sent = self._attempt(data, addr)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as exc:  # its own fault or error_received()'s: the next ones are sent
                 self._report(exc, "A datagram cannot be sent, or protocol.error_received() call failed.")
-            if queue:  # the protocol may have aborted in error_received()
-                queue.popleft()
-                self._queued -= datagram_cost(data)
-        self._maybe_resume_protocol()
-        if self._closing and not self._lost:
-            self._finish(None)
+            finally:
+                if sent and queue:  # the protocol may have aborted in error_received()
+                    queue.popleft()
+                    self._queued -= datagram_cost(data)
+            if not sent:
+                return False
+        return True
 
     def get_write_buffer_size(self) -> int:
         """Bytes that wait for room, with what asyncio counts for the header of each datagram."""
@@ -466,7 +478,7 @@ async def create_datagram_endpoint(  # noqa: PLR0913  # the keywords of asyncio'
         if address is not None:
             check_port(address[1])
     if family or proto or flags:
-        local_addr, remote_addr = await _look_up(local_addr, remote_addr, family, proto, flags)
+        local_addr, remote_addr = await look_up_both(local_addr, remote_addr, family, proto, flags)
     loop = asyncio.get_running_loop()
     endpoint = await open_datagram_endpoint(
         local_addr,
@@ -488,22 +500,6 @@ async def create_datagram_endpoint(  # noqa: PLR0913  # the keywords of asyncio'
     carrier = _Endpoint(endpoint)
     protocol = _made(protocol_factory, carrier.close)
     return await _begun(MessageTransport(loop, carrier, protocol, extra)), protocol
-
-
-async def _look_up(
-    local: tuple[str | None, int] | None, remote: Address | None, family: int, proto: int, flags: int
-) -> list[Address | None]:
-    """The two addresses as numbers, of the family, protocol and flags that asyncio is given."""
-    if local is None and remote is None:
-        return [("::" if family == socket.AF_INET6 else "0.0.0.0", 0), None]
-    found: list[Address | None] = []
-    for address in (local, remote):
-        if address is None:
-            found.append(None)
-            continue
-        infos = await getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM, proto=proto, flags=flags)
-        found.append(plain_address(infos[0][4]))
-    return found
 
 
 def _made(protocol_factory: Callable[[], P], give_up: Callable[[], None]) -> P:

@@ -389,7 +389,11 @@ class RingTransport(ReadingTransport):
             return
         if not backlog.size:
             self._direct = self._writes_directly()
-        self._maybe_resume_protocol()  # which may write
+        try:
+            self._maybe_resume_protocol()  # which may write
+        except (SystemExit, KeyboardInterrupt):
+            self._call_soon(self._flush)  # the loop may be run again: the end comes then
+            raise
         if backlog.size or self._conn_lost:
             return
         if self._closing:
