@@ -66,7 +66,9 @@ class OwnFlowControl(asyncio.Transport):
     def _tell(self, method: str) -> None:
         try:
             getattr(self._protocol, method)()
-        except Exception as error:
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
             self._loop.call_exception_handler(
                 {
                     "message": f"protocol.{method}() failed",

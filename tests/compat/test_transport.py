@@ -10,6 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
+from aiordma.compat import flow
+from aiordma.compat.transport import RingTransport
 from aiordma.streams.info import StreamInfo
 from aiordma.testing.memory import memory_pipe_pair
 from tests.health import settle
@@ -299,12 +301,21 @@ async def test_exception_in_a_callback_is_fatal_and_reported(
 
 
 @pytest.mark.parametrize("callback", ["pause_writing", "resume_writing"])
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("own", [False, True], ids=["asyncio's", "own"])
 async def test_exception_in_flow_control_is_reported_only(
-    callback: str, reported: list[dict[str, Any]]
+    callback: str,
+    error: type[BaseException],
+    own: bool,
+    reported: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail() -> None:
-        raise ValueError
+        raise error
 
+    if own:  # which stands in for asyncio's where that has another shape
+        for name in ("_maybe_pause_protocol", "_maybe_resume_protocol", "_tell"):
+            monkeypatch.setattr(RingTransport, name, getattr(flow.OwnFlowControl, name), raising=False)
     protocol = Recorder()
     protocol.pause_writing = protocol.resume_writing = lambda: None  # type: ignore[method-assign]
     setattr(protocol, callback, fail)
@@ -314,6 +325,7 @@ async def test_exception_in_flow_control_is_reported_only(
     assert await collect(far, 10) == b"0123456789"
     await settle()
     assert [context["message"] for context in reported] == [f"protocol.{callback}() failed"]
+    assert type(reported[0]["exception"]) is error
     assert not transport.is_closing()
     transport.abort()
     await protocol.lost
