@@ -14,6 +14,7 @@ from ..negotiation.opening import opening
 from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..observe.trace import recorder
 from ..proto.clc import Kind
+from ..wake.escaping import ENDS_PROGRAM, is_cancellation
 from ..wake.interrupts import uninterrupted
 from .peer import Peer
 
@@ -66,12 +67,24 @@ class Server:
         self.peers.add(peer)
         try:
             if self._on_peer is not None:
-                await self._on_peer(peer)
+                await self._call(self._on_peer, peer)
             await peer.wait_closed()
         finally:
             self.peers.discard(peer)
             with anyio.CancelScope(shield=True):
                 await peer.aclose()
+
+    @staticmethod
+    async def _call(on_peer: Callable[[Peer], Awaitable[None]], peer: Peer) -> None:
+        try:
+            await on_peer(peer)
+        except (Exception, GeneratorExit, *ENDS_PROGRAM):
+            raise
+        except BaseException as error:
+            if is_cancellation(error):
+                raise
+            # As it is, it would end the listener, which no task waits for: no client would be served then.
+            raise RuntimeError(f"on_peer has raised {type(error).__name__}") from error
 
 
 @block
@@ -88,7 +101,8 @@ async def serve(
     At the end of the block clients lose their access, and connections are closed.
 
     :param on_peer: called for each client, in a task of its own; for example to take its notifications, or
-        to open its memory. The connection stays when it returns. What it raises is logged.
+        to open its memory. The connection stays when it returns. What it raises is logged, and
+        ends the connection; ``KeyboardInterrupt`` and ``SystemExit`` pass through.
     """
     options = ListenOptions.of(**keywords)
     recorder.install(options.config)

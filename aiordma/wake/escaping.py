@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
+
+import anyio
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +45,18 @@ def contain(error: BaseException) -> bool:
             raise error from None
         return True
     return False
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Whether the task that runs has got this because it is cancelled; and not, as on asyncio, because it has
+    awaited what somebody else has cancelled.
+    """
+    if not isinstance(error, anyio.get_cancelled_exc_class()):
+        return False
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -math.inf
+    return True  # on trio there is no other way to get it
 
 
 def call(callback: Callable[[], object]) -> None:
