@@ -13,9 +13,12 @@ import anyio
 import pytest
 
 import aiordma
-from aiordma.launch import hooks
-from aiordma.negotiation import peers
+from aiordma.errors import Code, FallbackReason
+from aiordma.launch import hooks, loading
+from aiordma.negotiation import peer_cache, peers
+from aiordma.negotiation.first_bytes import FirstBytes
 from aiordma.negotiation.plain_peers import PlainPeers
+from tests import patient
 from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
@@ -62,9 +65,9 @@ def path_of(stream: Any) -> str:
     return path
 
 
-async def ask(port: int) -> str:
+async def ask(port: int, host: str = LOCAL) -> str:
     """Say something on a new connection; its path."""
-    async with await trio.open_tcp_stream(LOCAL, port) as stream:
+    async with await trio.open_tcp_stream(host, port) as stream:
         await stream.send_all(b"hello")
         assert await stream.receive_some(100) == b"hello"
         return path_of(stream)
@@ -241,6 +244,49 @@ def test_what_an_unknown_server_says_is_remembered(cache: Path, monkeypatch: pyt
 
     monkeypatch.setattr(peers, "is_address_of_this_host", lambda _address: False)
     run(main)
+
+
+@pytest.mark.parametrize("host", [LOCAL, "localhost"])
+def test_a_server_that_was_late_once_is_asked_again(host: str, cache: Path) -> None:
+    """Silence is no answer, and an announcement weighs more than memory."""
+    own, late = FirstBytes.are_clc, trio.Event()
+
+    async def are_clc(first_bytes: FirstBytes) -> bool | None:
+        answer = await own(first_bytes)
+        if answer:  # the plain connection beside it is served, whichever task runs first
+            await late.wait()
+        return answer
+
+    async def main() -> None:
+        async with serving() as port:
+            assert await ask(port, host) == "tcp"
+            patience.undo()
+            late.set()
+            assert await ask(port, host) == "rdma"
+            assert not await trio.to_thread.run_sync(cache.exists)
+        async with await aiordma.listen(LOCAL) as listener, trio.open_nursery() as nursery:
+            nursery.start_soon(listener.serve, echo_natively)
+            for name in (host, LOCAL):
+                await trio.to_thread.run_sync(PlainPeers(cache).remember, name, listener.port, True)
+                peer_cache.remember_plain(
+                    (name, listener.port, False), FallbackReason.of_local(Code.PLAIN_TCP_PEER), 60
+                )
+            aiordma.uninstall()
+            aiordma.install()  # as another process
+            assert await ask(listener.port, host) == "rdma"
+            nursery.cancel_scope.cancel()
+
+    async def echo_natively(stream: aiordma.RdmaStream) -> None:
+        async for data in stream:
+            await stream.send(data)
+
+    with pytest.MonkeyPatch.context() as patience:
+        patient.as_for_users(patience)
+        patience.setattr(loading, "_HEAD_START_MS", 0)
+        patience.setattr(peer_cache, "_BELIEVED_S", 0)
+        patience.setattr(FirstBytes, "are_clc", are_clc)
+        aiordma.install()
+        run(main)
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,14 @@ async def test_on_other_loops(how: str, loop: str) -> None:
 
 
 @pytest.mark.anyio
+@WAYS
+@pytest.mark.parametrize(("surface", "role"), [("streams", "client"), ("transport", "server")])
+async def test_asyncio_s_surface_on_uvloop(surface: str, role: str, how: str) -> None:
+    """What uvloop's own transports on TCP leave, too."""
+    assert await left_by(surface, role, "many", how, "asyncio+uvloop") == (2000, "end")
+
+
+@pytest.mark.anyio
 @ROLES
 @WAYS
 async def test_sockets_of_trio(how: str, role: str) -> None:
