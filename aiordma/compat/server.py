@@ -25,6 +25,7 @@ from ..observe import listeners
 from ..observe.listeners import Listening
 from ..proto.clc import Kind
 from ..wake.accepting import Acceptor
+from ..wake.escaping import is_cancellation
 from ..wake.names import getaddrinfo
 from .arguments import check_port
 from .shares import Shares
@@ -236,7 +237,11 @@ class RdmaServer(asyncio.AbstractServer):
             await self._connect(self, connection)
         except (OSError, AioRdmaError) as exc:
             _log.debug("connection not served: %s", exc)
-        except Exception as exc:
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as exc:
+            if is_cancellation(exc):
+                raise
             self._report("Error on transport creation for incoming connection", exc)
 
     def _report(self, message: str, exc: BaseException) -> None:

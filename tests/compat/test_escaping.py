@@ -61,8 +61,8 @@ class Recorder:
         self.events.append(("lost", exc))
 
     @property
-    def lost(self) -> bool:
-        return ("lost", None) in self.events
+    def ended(self) -> bool:
+        return isinstance(self.events[-1], tuple)
 
 
 class Streams(Recorder, asyncio.Protocol):
@@ -116,9 +116,9 @@ async def play(kind: Any, mode: str, failing_kind: Any) -> tuple[list[Any], list
         end.transport.sendto(b"last")
         end.sent += 4
     end.transport.close()
-    assert not end.lost
+    assert not end.ended
     other_end.transport.resume_reading()
-    await until(lambda: end.lost and other_end.lost, lambda: (end.events, other_end.events))
+    await until(lambda: end.ended and other_end.ended, lambda: (end.events, other_end.events))
     server.close()
     await server.wait_closed()
     assert other_end.got == end.sent
@@ -187,3 +187,35 @@ def test_the_end_comes_when_nothing_calls_again(end: str, loop: str) -> None:
         return protocol.events
 
     assert run(loop, main()) == (["made", "pause", "resume", "lost"], [KeyboardInterrupt], [])
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+@pytest.mark.parametrize("kind", [Streams, Datagrams])
+def test_a_factory_of_a_server(kind: Any, mode: str, loop: str) -> None:
+    """Its connection ends, and what it has raised is reported; the next ones are served."""
+    errors = [asyncio.CancelledError, Odd]
+
+    async def main() -> list[Any]:
+        left = list(errors)
+        made: list[Any] = []
+
+        def factory() -> Any:
+            if left:
+                raise left.pop(0)
+            made.append(kind())
+            return made[-1]
+
+        server = await kind.serve(factory, LOCAL, 0, mode=mode)
+        for _ in errors:
+            _, end = await kind.connect(kind, LOCAL, port_of(server), mode=mode)
+            await until(lambda: end.ended, lambda: (end.events, left))  # noqa: B023
+        _, end = await kind.connect(kind, LOCAL, port_of(server), mode=mode)
+        await until(lambda: made and made[0].transport)
+        end.transport.close()
+        await until(lambda: end.ended and made[0].ended)
+        server.close()
+        await server.wait_closed()
+        return left
+
+    assert run(loop, main()) == ([], [], errors)
