@@ -12,6 +12,9 @@ from .datagrams import Datagrams, both_close, pair
 from .stage import Stage, attempt, outcome
 from .table import behaviour
 
+#: Of sockets that programs bring.
+_OPTIONS = {"SO_SNDBUF": 40_000, "SO_RCVBUF": 50_000, "SO_BROADCAST": 1, "SO_REUSEADDR": 1, "SO_PRIORITY": 3}
+
 
 async def opened(stage: Stage, end: str, kind_of: type[Datagrams] = Datagrams, **options: Any) -> Any:
     """An endpoint's protocol, or the kind of the error. "near" is the client's, "far" the server's."""
@@ -53,6 +56,23 @@ async def given_datagram_sockets(stage: Stage) -> None:
         stage.note("name", end.transport.get_extra_info("sockname") == sock.getsockname())
     await talk(stage, near, far)
     await stage.until(lambda: all(sock.fileno() == -1 for sock in socks))
+
+
+@behaviour
+async def options_of_given_datagram_sockets(stage: Stage) -> None:
+    """sock=: what the program has set stays set, before and after datagrams are sent."""
+    near, far = [await opened(stage, end, sock=bound(**_OPTIONS)) for end in ("near", "far")]
+    socks = [end.transport.get_extra_info("socket") for end in (near, far)]
+    for sock in socks:
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 9)
+    for _ in range(2):
+        for sock in socks:
+            names = [sock.getsockopt(socket.SOL_SOCKET, getattr(socket, name)) for name in _OPTIONS]
+            stage.note("values", [*names, sock.getsockopt(socket.IPPROTO_IP, socket.IP_TTL)])
+        near.transport.sendto(b"question", far.transport.get_extra_info("sockname"))
+        await stage.until(lambda: far.sender)
+        far.sender = None
+    await both_close(stage, near, far)
 
 
 @behaviour

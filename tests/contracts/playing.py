@@ -18,6 +18,7 @@ from . import (  # noqa: F401  # these fill the table
     ends,
     escaping,
     files,
+    handlers,
     in_vain,
     inside_tls,
     options_of_datagrams,

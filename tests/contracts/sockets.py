@@ -368,27 +368,57 @@ async def a_given_socket_that_is_bound(stage: Stage) -> None:
     stage.note("seen", stage.made("far")[0].transport.get_extra_info("peername")[0])
 
 
+_OPTIONS: list[tuple[int, int, Any]] = [
+    (socket.SOL_SOCKET, socket.SO_SNDBUF, 40_000),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\7\0\0\0"),
+    (socket.IPPROTO_IP, socket.IP_TTL, 9),
+    (socket.IPPROTO_IP, socket.IP_TOS, 0x08),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 33),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 54_321),
+    (socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno"),
+]
+
+
+def set_options(sock: socket.socket) -> None:
+    for level, option, value in _OPTIONS:
+        sock.setsockopt(level, option, value)
+
+
+def options_of(sock: Any) -> list[Any]:
+    """The values of those options."""
+    sizes = ([len(value) + 8] if isinstance(value, bytes) else [] for _, _, value in _OPTIONS)
+    return [
+        sock.getsockopt(level, option, *size)
+        for (level, option, _), size in zip(_OPTIONS, sizes, strict=True)
+    ]
+
+
 @behaviour
 async def options_of_a_given_socket(stage: Stage) -> None:
     """sock=: what the program has set stays set."""
-    options: list[tuple[int, int, Any]] = [
-        (socket.SOL_SOCKET, socket.SO_SNDBUF, 40_000),
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\7\0\0\0"),
-        (socket.IPPROTO_IP, socket.IP_TTL, 9),
-        (socket.IPPROTO_IP, socket.IP_TOS, 0x08),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 33),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 54_321),
-        (socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno"),
-    ]
     sock = await given(stage, await stage.listen())
-    for level, option, value in options:
-        sock.setsockopt(level, option, value)
+    set_options(sock)
     near = await begun(stage, sock=sock)
-    for level, option, value in options:
-        size = [len(value) + 8] if isinstance(value, bytes) else []
-        stage.note("value", sock_of(near).getsockopt(level, option, *size))
+    stage.note("values", options_of(sock_of(near)))
     await stage.until(lambda: stage.made("far"))
+
+
+@behaviour
+async def options_of_a_given_listener(stage: Stage) -> None:
+    """sock=: a server's socket keeps what the program has set, and its connections get it from there."""
+    sock = socket.socket()
+    set_options(sock)
+    sock.bind((LOCAL, 0))
+    server = await stage.server.create_server(stage.far(), sock=sock)
+    near = await stage.connect(stage.near(), stage.keep(server))
+    await stage.until(lambda: stage.made("far"))
+    (far,) = stage.made("far")
+    for shown in (sock, server.sockets[0], sock_of(far)):
+        stage.note("values", options_of(shown))
+    near.transport.write(bytes(100_000))  # it goes on with all of them
+    await stage.until(lambda: len(far.data) == 100_000)
+    far.events.clear()
 
 
 @behaviour

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -47,6 +48,25 @@ async def sprayer(control: Control, port: int, size: int) -> None:
         number += 1
         if number == 1000:
             control.say("spraying")
+
+
+async def holder(control: Control, port: int, way: str) -> None:
+    """Sends numbered messages until some of them wait for room in this process."""
+    connection = await connect_datagram(LOCAL, port, mode="rdma")
+    control.say("connected")
+    await control.hear()
+    messages = (number.to_bytes(4) + bytes(1000) for number in itertools.count())
+    with contextlib.suppress(anyio.WouldBlock):
+        for message in messages:
+            connection.send_nowait(message)
+    if way == "send_soon":
+        connection.send_soon([next(messages), next(messages)])
+        control.say("waits")
+        await anyio.sleep_forever()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(connection.send, next(messages))
+        await anyio.wait_all_tasks_blocked()
+        control.say("waits")
 
 
 async def reader(control: Control, port: int, count: int) -> None:

@@ -250,6 +250,25 @@ async def test_killed_peers() -> None:
             await connection.aclose()
 
 
+@pytest.mark.parametrize("way", ["send", "send_soon"])
+async def test_what_a_killed_writer_had_not_sent(way: str) -> None:
+    """Its peer reads what was sent before, and then that the rest is lost."""
+    from aiordma.datagrams.connection import listen_datagram
+
+    async with nothing_left(), await listen_datagram(LOCAL) as listener:
+        with process("tests.datagrams.roles:holder", port=listener.port, way=way) as victim:
+            async with await listener.accept() as connection:
+                assert await victim.heard() == "connected"
+                victim.say("go")
+                assert await victim.heard() == "waits"
+                victim.kill()
+                got: list[bytes] = []
+                with pytest.raises(anyio.BrokenResourceError):
+                    await receive_on(connection, got)
+                assert [int.from_bytes(message[:4]) for message in got] == list(range(len(got)))
+                assert got
+
+
 # What it has read and not told its peer yet is in a note that the software device keeps for killed processes.
 READ_ALL = pytest.mark.skipif(
     DEVICE != "soft", reason="a card says nothing of what a killed reader had taken"

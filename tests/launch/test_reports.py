@@ -40,7 +40,24 @@ RAISED = """
     signal.raise_signal(signal.SIGTERM)
 asyncio.run(main())
 """
+OF_TRIO = """
+import functools, trio
+
+async def answer(stream):
+    await stream.send_all(await stream.receive_some(5))
+
+async def other():
+    async with trio.open_nursery() as tasks:
+        (listener,) = await tasks.start(functools.partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        async with await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1]) as stream:
+            await stream.send_all(b"hello")
+            assert await stream.receive_some(5) == b"hello"
+        tasks.cancel_scope.cancel()
+
+trio.run(other)
+"""
 ENDS = {
+    "of trio, a signal to itself": (f"{OF_TRIO}os.kill(os.getpid(), signal.SIGTERM)", -15),
     "by itself": ("asyncio.run(main())", 0),
     "a signal of another process": (
         "asyncio.run(main())\nsubprocess.run(['kill', str(os.getpid())])\ntime.sleep(600)",

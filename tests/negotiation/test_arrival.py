@@ -72,6 +72,13 @@ class Greeter(asyncio.Protocol):
         asyncio.get_running_loop().call_later(SESSION, transport.close)
 
 
+async def greet_a_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The same."""
+    writer.write(BANNER)
+    await asyncio.sleep(SESSION)
+    writer.close()
+
+
 # ---- the names
 
 
@@ -217,15 +224,19 @@ def test_one_of_another_host_has_the_time_that_is_set(
     run_virtually("asyncio", main)
 
 
+@pytest.mark.parametrize("surface", ["transport", "writer"])
 @pytest.mark.parametrize("tls", [False, True], ids=["clear", "tls"])
-def test_servers_of_asyncio(engine: Engine, tls: bool) -> None:
+def test_servers_of_asyncio(engine: Engine, tls: bool, surface: str) -> None:
     client, server = tls_contexts()
     ours: dict[str, Any] = {"ssl": server, "rdma_outside_tls": True} if tls else {}
     theirs: dict[str, Any] = {"ssl": client, "server_hostname": LOCAL} if tls else {}
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        listening = await connection.create_server(Greeter, LOCAL, 0, config=PATIENT, **ours)
+        if surface == "transport":
+            listening = await connection.create_server(Greeter, LOCAL, 0, config=PATIENT, **ours)
+        else:
+            listening = await connection.start_server(greet_a_client, LOCAL, 0, config=PATIENT, **ours)
         async with listening:
             began = loop.time()
             port = listening.sockets[0].getsockname()[1]  # type: ignore[attr-defined]

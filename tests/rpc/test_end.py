@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
@@ -65,6 +68,35 @@ async def test_a_callback_learns_that_the_server_has_closed(mode: str) -> None:
         await told.wait()
     assert client.closed
     await context.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+async def test_what_came_before_the_server_s_end_is_read_after_calls_in_vain(mode: str) -> None:
+    config = Config(device=DEVICE)
+    given, made = anyio.Event(), rpc.Service("e")
+
+    @made.method
+    async def items() -> AsyncIterator[int]:
+        for item in range(5):
+            yield item
+        given.set()
+        await anyio.sleep_forever()
+
+    async with contextlib.AsyncExitStack() as stack:
+        serving = rpc.serve(made, "127.0.0.1", config=config, mode=mode, drain_timeout=0.0)  # type: ignore[arg-type]
+        async with serving as server:
+            connecting = rpc.connect("127.0.0.1", server.port, config=config, mode=mode)  # type: ignore[arg-type]
+            client = await stack.enter_async_context(connecting)
+            stream = await stack.enter_async_context(client.stream("e.items", returns=int))
+            assert await stream.receive() == 0
+            await given.wait()
+        for _ in range(3):
+            with pytest.raises(rpc.RpcError) as caught:
+                await client.call("e.in_vain")
+            assert caught.value.code is rpc.Code.UNAVAILABLE
+        assert [await stream.receive() for _ in range(4)] == [1, 2, 3, 4]
+        with pytest.raises(rpc.RpcError):
+            await stream.receive()
 
 
 @pytest.mark.parametrize("mode", ["rdma", "tcp"])

@@ -172,13 +172,17 @@ async def test_a_loss_ends_flush_and_what_waits(pair: Pair) -> None:
 
 
 async def test_mistakes(pair: Pair) -> None:
-    one, _ = pair
-    with pytest.raises(TypeError):
-        one.send_soon(["text"])  # type: ignore[list-item]
-    with pytest.raises(BufferError, match="contiguous"):
-        one.send_soon([memoryview(bytes(100))[::2]])
+    """Nothing of what has one is sent."""
+    one, other = pair
+    for before in ([], [b"x"], [bytes(70_000)]):
+        with pytest.raises(TypeError):
+            one.send_soon([*before, "text"])  # type: ignore[list-item]
+        with pytest.raises(BufferError, match="contiguous"):
+            one.send_soon([*before, memoryview(bytes(100))[::2]])
     await one.flush()  # nothing waits
     await one.send_eof()
+    with pytest.raises(anyio.EndOfStream):
+        await other.receive()
     with pytest.raises(anyio.ClosedResourceError):
         one.send_soon([b"x"])
     await one.flush()
