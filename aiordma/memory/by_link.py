@@ -56,6 +56,8 @@ class LinkCarrier:
         #: A block that is kept for small READs, one at a time, and its bytes; None: in use, or not there yet.
         self._spare: tuple[Block, memoryview] | None = None
         self._closed = False
+        #: Made before the post, so that nothing is posted without its operation; kept if it was not needed.
+        self._unused: _Begun | None = None
 
     # ---- one buffer: the path on which every hundred nanoseconds count
 
@@ -72,8 +74,10 @@ class LinkCarrier:
         region: Region | None = None
         stage: tuple[Block, memoryview] | None = None
         transfer: Transfer | None
+        begun: _Begun | None = None
         remote.users += 1
         try:
+            begun, self._unused = self._unused or _Begun(self), None
             if local.__class__ is Piece:
                 region = local.region
                 transfer = self._in_region(op, remote, start, nbytes, local)
@@ -84,10 +88,13 @@ class LinkCarrier:
                 stage, self._spare = self._spare, None
                 transfer = self._by_spare(remote, start, nbytes, local, stage)
             if transfer is not None and not transfer.done:
-                return _Begun(self, op, remote, count, region, stage).begun(transfer)
+                begun.begun(op, remote, count, region, stage, transfer)
+                return begun
         except BaseException as error:
+            self._unused = begun
             self._let_go(remote, count, None, stage)
             raise self.lost(error) from error
+        self._unused = begun
         self._let_go(remote, count, region, stage)
         if transfer is None:  # it has steps
             return self.start_pieces(op, remote, Spans.one(start, nbytes), local)
@@ -194,6 +201,7 @@ class LinkCarrier:
     def close(self) -> None:
         """See :class:`.operation.OperationPath`."""
         self._closed = True
+        self._unused = None
         self.transfers.close()
         if self._spare is not None:
             (block, _), self._spare = self._spare, None
@@ -263,8 +271,15 @@ class _OnLink(Operation[Any]):
         if transfer.done:
             self._posted_ended(transfer)
         else:
-            transfer.when_done(self._posted_ended)
-            self._carrier.transfers.soon()
+            transfer.when_done(self)
+            try:
+                self._carrier.transfers.soon()
+            except MemoryError:
+                pass  # it was posted, and is this operation's: who waits for it looks by himself
+
+    def __call__(self, transfer: Transfer) -> None:
+        """The device has ended it. (A bound method would take memory behind the post.)"""
+        self._posted_ended(transfer)
 
     def _look(self) -> bool:
         for _ in range(_LOOKS):
@@ -307,28 +322,33 @@ class _OnLink(Operation[Any]):
 
 
 class _Begun(_OnLink):
-    """One buffer, that was posted at once.
+    """One buffer, that is posted at once."""
 
-    :param stage: what a READ goes to first.
-    """
+    def __init__(self, carrier: LinkCarrier) -> None:
+        # All attributes are here, so that to set them takes no memory.
+        self._carrier, self._entry, self._cancelled = carrier, None, False
+        self._op = self._count = 0
+        self._remote: Any = None
+        self._region: Region | None = None
+        self._stage: tuple[Block, memoryview] | None = None
+        self._transfer = None
 
-    def __init__(
+    def begun(
         self,
-        carrier: LinkCarrier,
         op: int,
         remote: Remote,
         count: int,
         region: Region | None,
         stage: tuple[Block, memoryview] | None,
+        transfer: Transfer,
     ) -> None:
-        super().__init__(carrier, op, remote, count)
-        self._region, self._stage = region, stage
+        """It was posted, with credit, is counted, and its end will be noticed. Takes no memory.
 
-    def begun(self, transfer: Transfer) -> Self:
-        """It was posted already, with credit, is counted, and its end will be noticed."""
-        self._transfer = transfer
-        transfer.when_done(self._posted_ended)
-        return self
+        :param stage: what a READ goes to first.
+        """
+        self._op, self._remote, self._count = op, remote, count
+        self._region, self._stage, self._transfer = region, stage, transfer
+        transfer.when_done(self)
 
     def cancel(self) -> None:
         """See :class:`Operation`."""

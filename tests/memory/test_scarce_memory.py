@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from aiordma import memory
+from aiordma import faults, memory
+from aiordma.memory import by_link
 from aiordma.memory.by_link import LinkCarrier
 from aiordma.pipes._one_sided import READ, WRITE
 from aiordma.verbs._spans import Spans
@@ -68,3 +71,57 @@ async def test_what_was_begun_ends_and_nothing_else_is_left(op: int, number: int
         if not errors:  # else what was posted could not be counted
             await remote.write(b"w" * 4096)
             assert theirs[:].view == b"w" * 4096
+
+
+class NoMemoryBehindThePost:
+    """The transfers of a carrier; to have their ends noticed fails."""
+
+    def __init__(self, transfers: Any) -> None:
+        self._transfers = transfers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transfers, name)
+
+    def soon(self) -> None:
+        raise MemoryError
+
+
+def no_memory(*_: object) -> None:
+    raise MemoryError
+
+
+#: By kind: begins an operation in the remote memory with a region of this end.
+BEGINNINGS: dict[str, Callable[[Any, memory.Region], Any]] = {
+    "write": lambda remote, ours: remote[:64].start_write(bytes(64)),
+    "read": lambda remote, ours: remote[:64].start_read(bytearray(64)),
+    "write of a region": lambda remote, ours: remote.start_write(ours),
+    "read into a region": lambda remote, ours: remote.start_read(ours),
+    "read by blocks": lambda remote, ours: remote.blocks(64, [3, 1]).start_read(bytearray(128)),
+    "atomic": lambda remote, ours: remote.start_fetch_and_add(1),
+}
+
+
+@pytest.mark.parametrize("kind", BEGINNINGS)
+async def test_nothing_is_posted_that_is_no_operation_s(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its memory would be given to others while the device uses it."""
+    async with (
+        pair("rdma") as (client, _),
+        await memory.alloc(4096) as theirs,
+        await memory.alloc(4096) as ours,
+    ):
+        remote = await client.open(theirs.descriptor(memory.Rights(7)))
+        await remote[:64].read(bytearray(64))
+        carrier: Any = client.carrier
+        begun = None
+        with faults.injected("delay op=any ms=50"):
+            with monkeypatch.context() as scarce:
+                scarce.setattr(by_link._Begun, "__init__", no_memory)
+                scarce.setattr(carrier, "transfers", NoMemoryBehindThePost(carrier.transfers))
+                with contextlib.suppress(MemoryError):
+                    begun = BEGINNINGS[kind](remote, ours)
+                assert carrier.under_way == (begun is not None and not begun.done)
+            if begun is not None:
+                await begun
+        await BEGINNINGS[kind](remote, ours)
+        assert carrier.under_way == remote._opened.users == ours._users == 0
+        assert carrier.credit.available == carrier.credit.limit
