@@ -244,8 +244,7 @@ cdef class MessageChannel(Flow):
         elif why == WANT_MEMORY:
             self.sources.memory.wait_for_source(self)
         elif not self.asked:
-            # The peer must know that we wait, or it may keep credit that it could report.
-            self.ask = True
+            self.ask = True     # the peer must know that we wait, or it may keep credit that it could report
             self.qp.enqueue(self)
         return 0
 
@@ -353,11 +352,10 @@ cdef class MessageChannel(Flow):
         return self.fail_by_user(self.inbox.take_error())
 
     cdef int deliver(self) except -1:
-        if self.inbox.delivering:
-            return 0
-        self.follow(self.inbox.deliver())
-        if self.peer_ended and not self.inbox.waiting:
-            self.end(None)
+        if not self.inbox.delivering:
+            self.follow(self.inbox.deliver())
+            if self.peer_ended and not self.inbox.waiting:
+                self.end(None)
         return 0
 
     cdef int fail_by_user(self, object error) except -1:
@@ -472,6 +470,8 @@ cdef class MessageChannel(Flow):
             self.end(LinkError("the peer aborted the connection"))
         elif not self.inbox.waiting:
             self.end(None)
+        elif self.want != WANT_NOTHING:
+            self.writable()         # who waits for room may take what has come only when it has sent
         return self.finish_if_done()
 
     cdef int end(self, object error) except -1:

@@ -100,6 +100,7 @@ class TcpChannel:
         # the end
         self._closed = False  # by this end's user
         self._over = False  # it has ended, in one way or another
+        self._takes_nothing = False  # a send has failed, and what had come before waits for its user
         self._released = False
         self._close_sent = False
         self._peer_closed = False
@@ -420,7 +421,11 @@ class TcpChannel:
                 self._release()
             return
         self._pipe.on_readable = None
-        self._send_close()
+        if self._takes_nothing:
+            self.error = None  # what could not be sent was for one that had closed in order
+            self._release(abort=True)
+        else:
+            self._send_close()
         self._report(None)
 
     def _at_eof(self) -> None:
@@ -430,11 +435,40 @@ class TcpChannel:
             self._fail(LinkError("the peer's process has ended or closed the TCP connection"))
 
     def _lost(self, error: BaseException) -> None:
-        self._fail(LinkError(f"the TCP connection is lost: {error.__cause__ or error}"))
+        reason = LinkError(f"the TCP connection is lost: {error.__cause__ or error}")
+        if self._on_message is None and not self._closed and self._has_unread():
+            self._keep_unread(reason)
+        else:
+            self._fail(reason)
+
+    def _has_unread(self) -> bool:
+        """Whether something whole has come, of which the user, who takes nothing now, does not know."""
+        incoming = self._incoming
+        if self._released or self._peer_closed or not incoming.greeted:
+            return False
+        try:
+            while not incoming.whole and self._receive() > 0:
+                pass
+        except BrokenResourceError:
+            pass
+        return incoming.whole
+
+    def _keep_unread(self, reason: BaseException) -> None:
+        """Nothing is sent any more. The end comes behind what had come before: when that is taken."""
+        self._takes_nothing = True
+        self.error = reason
+        self._queue.clear()
+        self._queued_bytes = 0
+        if self.on_writable is not None:  # who waits for room may take what has come only when it has sent
+            self._waker.call_soon(self._refuse_waiting)
+
+    def _refuse_waiting(self) -> None:
+        if self.on_writable is not None:
+            self._guarded(self.on_writable)
 
     def _fail(self, error: BaseException) -> None:
         """It broke. on_closed is called soon, not now: this may be in the middle of its user's try_send()."""
-        if self.error is None and not self._released:
+        if (self.error is None or self._takes_nothing) and not self._released:
             self.error = error
             self._release(abort=True)
             self._waker.call_soon(functools.partial(self._report, error))
@@ -481,8 +515,8 @@ class TcpChannel:
         self._end_report.drop()
         if self._released:
             return
-        if self._peer_closed and not self._queue:
-            self._release()
+        if self._takes_nothing or (self._peer_closed and not self._queue):
+            self._release(abort=self._takes_nothing)
             return
         # A socket that is closed with something unread in it sends a reset, which can destroy what the peer
         # has not read yet. So the peer's end is waited for, for a limited time.

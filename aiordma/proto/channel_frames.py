@@ -141,6 +141,18 @@ class ChannelAssembler:
         """So many bytes were received into :attr:`room`."""
         self._filled += count
 
+    @property
+    def whole(self) -> bool:
+        """Whether :meth:`take` would find something: a message, the peer's end, or what it may not send."""
+        if self._long is not None:
+            return self._filled == len(self._long)
+        header = self._frames.header()
+        return header is not None and (
+            header[0] != _MESSAGE
+            or header[2] > self._limit
+            or header[2] + _HEADER.size <= self._frames.pending
+        )
+
     def take(self) -> bytes | memoryview | None:
         """The next message; None while it is not whole, and when there is none because the peer has closed.
 

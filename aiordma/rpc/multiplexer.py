@@ -260,8 +260,9 @@ class Multiplexer:
                 try:
                     if not self._channel_try_send(*urgent[0]):
                         return
-                except (ClosedResourceError, BrokenResourceError):
-                    return  # on_closed comes, or was here
+                except (ClosedResourceError, BrokenResourceError) as exc:
+                    self._meet_end(exc)
+                    return
                 urgent.popleft()
                 continue
             parcel = next(iter(queue))
@@ -272,8 +273,9 @@ class Multiplexer:
                 if not self._channel_try_send(head, body):
                     return
                 parcel.sent = True
-            except (ClosedResourceError, BrokenResourceError):
-                return  # on_closed comes, or was here
+            except (ClosedResourceError, BrokenResourceError) as exc:
+                self._meet_end(exc)
+                return
             except MemoryError as exc:
                 parcel.error = exc
             queue.popitem(last=False)
@@ -284,6 +286,13 @@ class Multiplexer:
                 parcel.waiter.set()
             elif parcel.error is not None:
                 self._replace(parcel, parcel.error)
+
+    def _meet_end(self, exc: Exception) -> None:
+        """Nothing can be sent: on_closed comes, or was here. Not before everything has been received, which
+        waits for room in the queue: then this is the end."""
+        if not self._receives and self.ended is None:
+            self._end(exc.__cause__ or exc)
+            self.channel.close()
 
     def _replace(self, parcel: Parcel, error: MemoryError) -> None:
         """There may never be memory for a message that is not awaited."""

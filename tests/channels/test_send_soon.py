@@ -139,3 +139,17 @@ async def test_a_send_to_a_closed_peer_leaves_what_it_sent(path: str, way: str, 
         reader = End(one.channel, keeps_views=False)
         assert await reader.received(2) == sent
         assert await reader.ended() is None
+
+
+async def test_a_close_ends_a_flush_though_nothing_is_taken(path: str) -> None:
+    """Of a user that takes what has come only when it has sent."""
+    async with pair(path) as (one, other):
+        other.send_soon(b"no, thank you")
+        await other.flush()
+        one.send_soon(MANY)
+        await other.aclose()
+        with anyio.fail_after(20), contextlib.suppress(anyio.BrokenResourceError):  # TCP may take all of it
+            await one.flush()
+        reader = End(one.channel, keeps_views=False)
+        assert await reader.received(1) == [b"no, thank you"]
+        assert await reader.ended() is None

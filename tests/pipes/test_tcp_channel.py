@@ -256,6 +256,44 @@ async def test_what_came_before_a_failed_send_may_be_answered(
     assert answered == [True]
 
 
+@pytest.mark.parametrize("end", ["in order", "reset", "reset amid a message"])
+async def test_what_came_before_a_failed_send_waits_until_it_is_taken(
+    sockets: tuple[socket.socket, socket.socket], end: str
+) -> None:
+    """While no messages are taken. The end comes behind it; if nothing whole is there, at once."""
+    sent = [] if end == "reset amid a message" else [b"one", bytes(20_000), b"three"]
+    behind = {"in order": frame(b"", 0xC4), "reset": b"", "reset amid a message": frame(b"half")[:-2]}[end]
+    channel = channel_on(sockets[0])
+    user = End(channel)
+    take, tried = channel.on_message, []
+    channel.on_writable = lambda: tried.append(channel.error)
+    sockets[1].send(GREETING)
+    await until(lambda: channel.greeted)
+    channel.on_message = None
+    sockets[1].send(b"".join(map(frame, sent)) + behind)
+    sockets[1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sockets[1].close()
+
+    async def send_on() -> None:
+        while True:
+            channel.try_send(b"", b"in vain")
+            await anyio.lowlevel.checkpoint()
+
+    with pytest.raises(anyio.BrokenResourceError):
+        await send_on()
+    if sent:
+        await until(lambda: bool(tried))  # who waits for room is told
+        assert isinstance(tried[0], LinkError)
+        assert not user.closed
+        assert not user.messages
+        channel.on_message = take
+    error = await user.ended()
+    assert user.messages == sent
+    assert error is None if end == "in order" else isinstance(error, LinkError)
+    assert channel.error is error
+    channel.close()
+
+
 async def test_others_have_their_turn_while_a_message_comes_byte_by_byte(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:

@@ -52,3 +52,33 @@ async def test_replies_that_wait_are_bounded_in_bytes(path: Any) -> None:
                 assert begun < CALLS
                 channel.on_message = reads
         assert done == [MIB] * CALLS
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+@pytest.mark.parametrize("path", ["rdma", "tcp"])
+async def test_its_end_is_seen(path: Any, end: str) -> None:
+    """Also behind calls that the server does not look at."""
+    service, ended = rpc.Service("s"), 0
+
+    @service.method
+    def large() -> bytes:
+        return bytes(MIB)
+
+    async def call(client: rpc.Client) -> None:
+        nonlocal ended
+        with pytest.raises(rpc.RpcError):
+            await client.call("s.large")
+        ended += 1
+
+    async with nothing_left(), rpc.serve(service, "127.0.0.1", config=CONFIG) as server:
+        async with rpc.connect("127.0.0.1", server.port, config=CONFIG, mode=path) as client:
+            (connection,) = server._connections
+            connection._most_queued_bytes = 16 * MIB
+            client.connection.channel.on_message = None
+            async with anyio.create_task_group() as tasks:
+                for _ in range(CALLS):
+                    tasks.start_soon(call, client)
+                await until(lambda: not connection._receives)
+                (client.abort if end == "abort" else client.connection.close)()
+                await until(lambda: not server._connections)
+        assert ended == CALLS
