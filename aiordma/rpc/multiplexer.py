@@ -27,6 +27,7 @@ from ..proto.message import MAX_HEAD_BYTES
 from ..proto.objects import MAX_KEYS, MAX_OBJECTS
 from ..proto.rpc import ITEM, RpcMessage
 from ..wake import current
+from ..wake.draining import UNCLOSED_SECONDS, Draining
 from ..wake.escaping import contain
 from .bulk import Bulk
 from .codec import Encoding
@@ -118,7 +119,27 @@ class Multiplexer:
     def loop_ended(self) -> None:
         """See :class:`aiordma.wake.base.LoopBound`."""
         if self.ended is None and self.channel.path == "tcp":  # the engine ends what runs on RDMA
-            self.channel.close()
+            self._receives, self._most_queued_bytes = True, 0  # with room in the queue nothing is begun again
+            self.channel.on_message = None
+            if self._push_out():
+                self._end_parting()
+            else:
+                _unclosed.add(self.waker, self)
+
+    def _push_out(self) -> bool:
+        """Send what the channel takes; whether nothing is left that could go. The loop may watch nothing any
+        more."""
+        if self.unsent:
+            self._flush()
+            self.channel.spin()
+        return not self.unsent or self.channel.error is not None
+
+    def _end_parting(self) -> None:
+        if self.ended is None:
+            if self._push_out():
+                self.channel.close()
+            else:
+                self.channel.abort()
             self._end(LinkError("the event loop that it was made in was closed or has ended", self.peer))
 
     def begin(self) -> None:
@@ -474,6 +495,9 @@ def _split(head: bytes, body: Buffer) -> tuple[bytes, bytes]:
 def no_memory(error: MemoryError) -> RpcError:
     """The error of a call that a message of this end makes fail for want of memory."""
     return RpcError(Code.RESOURCE_EXHAUSTED, str(error) or "no memory to send it")
+
+
+_unclosed = Draining[Multiplexer](Multiplexer._end_parting, Multiplexer._push_out, UNCLOSED_SECONDS)
 
 
 def merged_credit(first: bytes, second: bytes) -> bytes:

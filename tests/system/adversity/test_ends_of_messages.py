@@ -12,6 +12,7 @@ import pytest
 import trustme
 
 import aiordma
+from aiordma import rpc
 from aiordma.channels import channel as channels
 from aiordma.datagrams.connection import connect_datagram, listen_datagram
 from aiordma.datagrams.endpoint import open_datagram_endpoint
@@ -22,6 +23,8 @@ from tests.roles import LOCAL
 from tests.system.adversity.test_ends import ENDS, end
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.program import Control
 
 pytestmark = pytest.mark.anyio
@@ -185,3 +188,68 @@ async def test_what_waits_for_room(surface: str, mode: str, loop: str) -> None:
                 got, how = await received(connection)
                 assert sum(map(len, got)) == COUNT * len(PIECE)
                 assert how == ("reset" if "TLS" in surface else "end")
+
+
+# ---- answers
+
+ANSWERS, ANSWER_BYTES = 20, 1_000_000
+
+
+async def answering(control: Control, how: str, certificate: str) -> None:
+    """Returns more answers in one turn than kernels and rings take, and ends."""
+    context = None
+    if certificate:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate)
+    service, begun, returned, done = rpc.Service("test"), [], [], anyio.Event()
+    all_here = anyio.Event()
+
+    @service.method
+    async def answer(number: int) -> bytes:
+        begun.append(number)
+        if len(begun) == ANSWERS:
+            all_here.set()
+        await all_here.wait()
+        returned.append(number)
+        if len(returned) == ANSWERS:
+            done.set()
+        return bytes([number]) * ANSWER_BYTES
+
+    block = rpc.serve(service, LOCAL, 0, ssl=context)
+    server = await block.__aenter__()
+    _kept.append(block)
+    control.say(server.port)
+    await done.wait()
+    end(how)
+
+
+@pytest.mark.parametrize(
+    ("mode", "tls", "loop"),
+    [
+        ("rdma", False, "asyncio"),
+        ("tcp", False, "asyncio"),
+        ("tcp", False, "trio"),
+        ("tcp", True, "asyncio+uvloop"),
+    ],
+)
+async def test_answers_that_were_returned_arrive(mode: Any, tls: bool, loop: str, tmp_path: Path) -> None:
+    context, certificate = None, ""
+    if tls:
+        authority = trustme.CA()
+        certificate = str(tmp_path / "certificate.pem")
+        authority.issue_cert(LOCAL).private_key_and_cert_chain_pem.write_to_path(certificate)
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+    arguments: dict[str, Any] = {"how": "sys.exit", "certificate": certificate}
+    with process(f"{HERE}:answering", loop, **arguments) as victim, anyio.fail_after(PATIENCE):
+        victim.expect(ENDS["sys.exit"])
+        got: dict[int, bytes] = {}
+        async with rpc.connect(LOCAL, await victim.heard(), mode=mode, ssl=context) as client:
+
+            async def ask(number: int) -> None:
+                got[number] = await client.call("test.answer", number, returns=bytes)
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(ANSWERS):
+                    tasks.start_soon(ask, number)
+        assert got == {number: bytes([number]) * ANSWER_BYTES for number in range(ANSWERS)}
