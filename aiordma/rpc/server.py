@@ -14,6 +14,7 @@ from ..negotiation.block import block
 from ..negotiation.options import config_of
 from ..proto.objects import LARGEST_LIMIT, MAX_HELD_OBJECTS, MAX_KEYS, MAX_OBJECTS
 from ..wake import current
+from ..wake.draining import UNCLOSED_SECONDS
 from ..wake.interrupts import uninterrupted
 from .counted import UNCOUNTED_BYTES
 from .dispatch import ServerConnection
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Seconds that handlers which were cancelled have for cleaning up.
 CLEAN_UP_S = 1.0
+#: And those that answers of handlers that have returned have for leaving, as at the end of a loop.
+ANSWERS_S = UNCLOSED_SECONDS
 
 
 class ServerStatistics(NamedTuple):
@@ -172,7 +175,8 @@ class Server:
         """Shut down: :meth:`drain`, wait for the calls in flight, close every connection. Idempotent.
 
         :param timeout: seconds for which handlers may go on; None: until they end. Then they are cancelled;
-            their clients get ``UNAVAILABLE``. In a cancelled scope that happens at once.
+            their clients get ``UNAVAILABLE``. In a cancelled scope that happens at once. What handlers have
+            returned has 5 s more to leave, for clients that must make room.
         """
         self.drain()
         connections = list(self._connections)
@@ -187,6 +191,10 @@ class Server:
             with anyio.move_on_after(CLEAN_UP_S):
                 for connection in connections:
                     await connection.drained()
+            with anyio.move_on_after(ANSWERS_S):
+                for connection in connections:
+                    if not connection.machine.calls:
+                        await connection.drained()
         finally:
             for connection in connections:
                 if connection.machine.calls or connection.ended is not None:

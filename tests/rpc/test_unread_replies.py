@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import anyio
@@ -9,7 +10,9 @@ import pytest
 
 from aiordma import rpc
 from aiordma.config import Config
+from aiordma.rpc import server as servers
 from tests.health import nothing_left, settle, until
+from tests.processes import PATIENCE
 from tests.world import DEVICE
 
 pytestmark = pytest.mark.anyio
@@ -82,3 +85,42 @@ async def test_its_end_is_seen(path: Any, end: str) -> None:
                 (client.abort if end == "abort" else client.connection.close)()
                 await until(lambda: not server._connections)
         assert ended == CALLS
+
+
+@pytest.mark.parametrize("path", ["rdma", "tcp"])
+async def test_answers_that_wait_outlast_the_end_of_the_block(
+    path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their handlers have returned: what was cancelled may clean up, and they may leave."""
+    monkeypatch.setattr(servers, "CLEAN_UP_S", 0)
+    monkeypatch.setattr(servers, "ANSWERS_S", PATIENCE)
+    service, begun, done = rpc.Service("s"), 0, 0
+
+    @service.method
+    def large() -> bytes:
+        nonlocal begun
+        begun += 1
+        return bytes(MIB)
+
+    async def call(client: rpc.Client) -> None:
+        nonlocal done
+        assert len(await client.call("s.large")) == MIB
+        done += 1
+
+    async with nothing_left(), contextlib.AsyncExitStack() as stack:
+        serving = rpc.serve(service, "127.0.0.1", config=CONFIG, drain_timeout=0)
+        server = await serving.__aenter__()
+        connecting = rpc.connect("127.0.0.1", server.port, config=CONFIG, mode=path)
+        client = await stack.enter_async_context(connecting)
+        (connection,) = server._connections
+        channel: Any = client.connection.channel
+        reads, channel.on_message = channel.on_message, None
+        async with anyio.create_task_group() as tasks:
+            for _ in range(30):
+                tasks.start_soon(call, client)
+            await until(lambda: begun == 30 and connection.unsent > 0 and not connection.machine.calls)
+            tasks.start_soon(serving.__aexit__, None, None, None)
+            await until(lambda: server._closed)
+            await settle()
+            channel.on_message = reads
+    assert done == 30
