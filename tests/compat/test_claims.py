@@ -78,14 +78,14 @@ async def test_a_socket_that_is_closed_leaves_its_number_to_others(watched: Any)
     assert not transport.is_closing()
 
 
-async def connected(kind: str) -> tuple[Any, Any]:
+async def connected(kind: str) -> tuple[Any, Any, Any]:
     """A transport of this kind, and its server; the server's ends close when they are spoken to."""
     if kind == "datagrams":
         server, _ = await aiordma.create_datagram_endpoint(asyncio.DatagramProtocol, (LOCAL, 0))
         transport, _ = await aiordma.create_datagram_endpoint(
             asyncio.DatagramProtocol, remote_addr=server.get_extra_info("sockname")
         )
-        return transport, server
+        return transport, server, None
     contexts: Any = (None, None)
     options: dict[str, Any] = {"config": Config(device=DEVICE)}
     if kind == "tls":
@@ -98,14 +98,15 @@ async def connected(kind: str) -> tuple[Any, Any]:
 
     accepting = await aiordma.start_server(serve, LOCAL, 0, ssl=contexts[1], **options)
     _, writer = await aiordma.open_connection(LOCAL, port_of(accepting), ssl=contexts[0], **options)
-    return writer.transport, accepting
+    return writer.transport, accepting, writer
 
 
 @contextlib.asynccontextmanager
 async def ended(kind: str, end: str) -> AsyncIterator[int]:
     """The number that a connection's socket had, which has ended in this way."""
     loop = asyncio.get_running_loop()
-    transport, server = await connected(kind)
+    # Newer Pythons close the transport of a writer that is dropped.
+    transport, server, writer = await connected(kind)
     shown = transport.get_extra_info("socket")
     number: int = shown.fileno()
     if kind != "datagrams":
@@ -122,6 +123,7 @@ async def ended(kind: str, end: str) -> AsyncIterator[int]:
     yield number
     transport.abort()  # a stream may stay open behind its peer's end, when its socket is closed
     server.close()
+    del writer
 
 
 @contextlib.contextmanager
