@@ -85,11 +85,15 @@ _broken = st.sampled_from(
 _words = st.one_of(
     _shared.map(encode_command), _shared.map(encode_command), _stateful.map(encode_command), _inline
 )
-_talks = st.builds(
-    lambda words, end: b"".join(words) + end,
-    st.lists(_words, max_size=12),
-    st.one_of(st.just(b"QUIT\r\n"), _broken),
-)
+_QUIT = b"QUIT\r\n"
+
+
+def _talk(words: list[bytes], end: bytes) -> bytes:
+    # Redis 8 does not report a mistake that came in one read with a command that blocked, and waits on.
+    return b"".join(word for word in words if end == _QUIT or b"BLPOP" not in word) + end
+
+
+_talks = st.builds(_talk, st.lists(_words, max_size=12), st.one_of(st.just(_QUIT), _broken))
 
 
 def talk(port: int, data: bytes, cuts: list[int]) -> tuple[bytes, bool]:
