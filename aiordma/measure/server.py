@@ -8,7 +8,6 @@ import importlib.util
 import os
 import socket
 import sys
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,6 +18,7 @@ from ..streams.listener import listen
 from .diagnostics import DiagnosticsServer, Services
 from .ping import PingRequest, Run, measure
 from .plain_streams import serve_plain
+from .socket_folder import socket_folder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -112,7 +112,7 @@ async def _plain(
         return server.answer, server.watch
 
     # Mode 0700: for processes of this user.
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="aiordma-diagnostics-"))
+    folder = stack.enter_context(socket_folder("aiordma-diagnostics-", "socket"))
     services.unix = os.path.join(folder, "socket")
     plain = serve_plain(make, host, beside(4), unix=services.unix)
     services.tcp = await stack.enter_async_context(plain)

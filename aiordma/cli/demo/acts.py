@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 from statistics import median
 from typing import IO, TYPE_CHECKING
 
+from ...measure.socket_folder import socket_folder
 from .bars import bars, table
 from .processes import output_of, start
 
@@ -79,7 +79,7 @@ def round_trips(say: Callable[[str], None], seconds: float) -> None:
     :raises click.ClickException: a program failed.
     """
     head = ("", "both sleep", "both awake", "CPU, asleep", "CPU, awake")
-    with tempfile.TemporaryDirectory(prefix="aiordma-demo-") as folder:
+    with socket_folder("aiordma-demo-", "msgpack-unix.asleep") as folder:
         for what, carriers in _CARRIERS.items():
             rows: list[Sequence[str]] = []
             for carrier, name in carriers.items():
