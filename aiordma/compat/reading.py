@@ -45,7 +45,7 @@ class ReadingTransport(FlowControl):
         "_closing",
         "_context",
         "_cut",
-        "_delivered",
+        "_ending",
         "_eof_received",
         "_inside",
         "_paused",
@@ -71,7 +71,7 @@ class ReadingTransport(FlowControl):
         self._closing = False
         self._eof_received = False
         self._cut = False  # shutdown() of the socket has ended reading, where what has come ends
-        self._delivered = False  # data, in this callback
+        self._ending = False  # the end has been met, and has a callback of its own
         self._paused = False
         self._started = False
         self._pumping = False
@@ -206,19 +206,15 @@ class ReadingTransport(FlowControl):
             self._wake_reader()
             return
         self._pumping = True
-        self._delivered = False
         try:
-            for turn in range(_RECEIVE_BUDGET):
+            for _ in range(_RECEIVE_BUDGET):
                 if (self._paused and not self._may_read_ahead()) or self._closing or self._eof_received:
                     return
                 if self._cut and not self._pipe.readable:
                     self._end_of_data()
                     return
-                if turn and self._pipe.at_eof:
-                    break  # the end has a callback of its own, after what the protocol has scheduled
                 if not self._receive():
                     return
-                self._delivered = True
         except (SystemExit, KeyboardInterrupt):
             self._look_again()  # the loop may be run again: what is still there comes then, as from a socket
             raise
@@ -297,11 +293,23 @@ class ReadingTransport(FlowControl):
         return True
 
     def _end_of_data(self) -> None:
-        """EOF has a callback of its own, after what the protocol has scheduled when it got the last data."""
-        if self._inside and not self._delivered:
+        """EOF has a callback of its own, after what the protocol has scheduled when it got the last data.
+
+        Which may have been in another callback of this turn of the loop.
+        """
+        if not self._ending:
+            self._ending = True
+            self._call_soon(self._end)
+
+    def _end(self) -> None:
+        self._ending = False
+        if (self._paused and not self._may_read_ahead()) or self._closing or self._eof_received:
+            return  # where reading is paused, it is met again behind that
+        try:
             self.ring_finished()
-        else:
-            self._call_soon(self._pump)
+        except (SystemExit, KeyboardInterrupt):
+            self._look_again()
+            raise
 
     def ring_empty(self) -> None:
         """Nothing is readable: see whether this is the end, or the connection has failed.

@@ -228,6 +228,28 @@ async def test_the_end_comes_after_what_the_last_data_has_scheduled(kind: Any) -
     assert protocol.events == ["made", "scheduled at first", "data", "scheduled", "eof", "lost"]
 
 
+@pytest.mark.parametrize("kind", [Recorder, BufferedRecorder])
+async def test_the_end_comes_a_turn_later_though_reading_is_due_twice(kind: Any) -> None:
+    """As where a socket has news in the turn in which reading is resumed."""
+
+    class Scheduling(kind):  # type: ignore[misc]
+        def _record_data(self, data: bytes) -> None:
+            super()._record_data(data)
+            asyncio.get_running_loop().call_soon(self.events.append, "scheduled")
+
+    protocol = Scheduling()
+    transport, far = await one_transport(protocol, 64)
+    transport.pause_reading()
+    far.try_send(b"last")
+    far.close()
+    await settle()
+    assert protocol.events == ["made"]
+    transport.resume_reading()
+    transport.set_protocol(protocol)  # which may have left something that was not read
+    await protocol.lost
+    assert protocol.events == ["made", "data", "scheduled", "eof", "lost"]
+
+
 async def test_unflushed_close_ends_when_the_peer_goes() -> None:
     protocol = Recorder()
     transport, far = await one_transport(protocol, 4)
