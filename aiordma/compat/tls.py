@@ -86,6 +86,10 @@ class TlsTransport(RingTransport):
         # After abort() there is no reader for what the peer sends.
         self._pipe.close_tcp()
 
+    def _drop_pipe(self) -> None:
+        # As asyncio's: the kernel delivers what it has taken, where a reset could destroy it.
+        self._pipe.close_tcp()
+
     def _ended(self, exc: Exception | None) -> None:
         if not self._conn_lost:
             with contextlib.suppress(RuntimeError):  # the loop is closed

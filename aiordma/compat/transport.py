@@ -171,8 +171,12 @@ class RingTransport(ReadingTransport):
         if not getattr(self, "_conn_lost", True):
             note_unclosed(repr(self), self.origin)
             _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
-            self._pipe.abort()
+            self._drop_pipe()
             self._close_socket()
+
+    def _drop_pipe(self) -> None:
+        """Nobody closed it, and nobody has it any more; its process may be at its end."""
+        self._pipe.abort()
 
     def _claim_descriptor(self) -> None:
         """Have the loop's add_reader() and its like refuse the connection's descriptor."""

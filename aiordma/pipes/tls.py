@@ -42,6 +42,8 @@ _WRITE_MOST = 256 * 1024
 _SHUTDOWN_S = 30.0
 #: How long it drops what a peer goes on sending that could have read the end.
 _DROP_S = 1.0
+#: Sends of a client that look for its server's session tickets.
+_LOOKS = 16
 #: Reads in one callback of a closed stream, which drops them.
 _DROP_MOST = 16
 
@@ -283,6 +285,7 @@ class TlsPipe(TcpPipe):
         self._dropped = self._hurries = False
         self._parts = False  # without the end of TLS, when all is sent
         self._takes_nothing = False  # the peer, which has ended in order
+        self._looks = _LOOKS if self._tickets_may_come() else 0
         #: Called once, when a pipe that was closed is done: with None, or with why something was lost.
         self.on_ended: Callable[[Exception | None], None] | None = None
 
@@ -290,7 +293,16 @@ class TlsPipe(TcpPipe):
         """As in :class:`TcpPipe`; ciphertext that is left goes out by itself."""
         sent = super().try_send(data, start)
         self._send_left_later()  # a failure shows at the next call: the bytes are accepted, as by the kernel
+        if self._looks:
+            self._take_tickets()
         return sent
+
+    def _take_tickets(self) -> None:
+        """Of a program that only sends. Left unread in the kernel, they make a reset of its end, however it
+        ends, and a reset destroys what was sent. asyncio reads them as they come.
+        """
+        self._looks -= 1
+        self.look()
 
     def _fail_sending(self, exc: OSError | MemoryError) -> None:
         super()._fail_sending(exc)
