@@ -175,7 +175,7 @@ class RingTransport(ReadingTransport):
             self._close_socket()
 
     def _drop_pipe(self) -> None:
-        """Nobody closed it, and nobody has it any more; its process may be at its end."""
+        """The program has dropped the transport, and did not close it."""
         self._pipe.abort()
 
     def _claim_descriptor(self) -> None:

@@ -293,7 +293,8 @@ class TlsPipe(TcpPipe):
         """As in :class:`TcpPipe`; ciphertext that is left goes out by itself."""
         sent = super().try_send(data, start)
         self._send_left_later()  # a failure shows at the next call: the bytes are accepted, as by the kernel
-        if self._looks:
+        # Callbacks would come in the middle of the caller's work, and who has one reads anyway.
+        if self._looks and self.on_readable is None and self.on_writable is None:
             self._take_tickets()
         return sent
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ class Torn:
     """A session whose ciphertext the kernel refuses; what comes needs no decryption."""
 
     unsent, at_end, failure = 1, False, None
+    session = SimpleNamespace(server_side=True)
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
