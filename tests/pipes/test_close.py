@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,15 @@ async def test_a_part_that_cannot_be_closed(
         else:
             kind = type(owners[part])
             original = kind.close
-            monkeypatch.setattr(kind, "close", lambda self: refuse(functools.partial(original, self)))
+            ours = owners[part]  # another engine may just be going
+
+            def close(self: Any) -> None:
+                if self is ours:
+                    refuse(functools.partial(original, self))
+                else:
+                    original(self)
+
+            monkeypatch.setattr(kind, "close", close)
         backend_close = engine.backend.close
 
         def note() -> None:
@@ -84,4 +93,4 @@ async def test_a_part_that_cannot_be_closed(
         refused[0]()
         poller.close()
         backend_close()
-    assert verbs_descriptors() == before
+    assert not Counter(verbs_descriptors()) - Counter(before)
