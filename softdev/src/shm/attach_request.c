@@ -35,24 +35,21 @@ static int attach_request(struct soft_qp *qp, struct soft_link *link, struct sof
 }
 
 /*
- * No lane for this attempt: without descriptors or memory here, or (peer) there. A QP that cannot send yet has nothing
- * that could fail with the reason, and in ERR its program would only see EINVAL on the way to RTS: it asks again then.
+ * No lane for this attempt: without descriptors or memory here, or (peer) there. A QP that sends nothing has nothing that
+ * could fail with the reason: in ERR its program would see EINVAL on the way to RTS, or a flush of its first request. It
+ * asks again there and then.
  */
 void soft_attach_refused(struct soft_qp *qp, const struct soft_message *msg, int err, bool peer,
 			 struct soft_after *after)
 {
 	soft_lock(&qp->sq_lock);
 	bool current = !qp->out && atomic_load(&qp->attempt) == msg->attempt && qp->attr.dest_qp_num == msg->dst_qpn;
-	if (current && soft_state(qp) == IBV_QPS_RTR) {
+	if (current && (soft_state(qp) == IBV_QPS_RTR || qp->sq_next == qp->sq_tail)) {
 		qp->refused = true;
-		current = false;
-	}
-	if (current) {
+	} else if (current) {
 		soft_shortage(err, peer);
-		if (qp->sq_next != qp->sq_tail) {
-			soft_sq_at(qp, qp->sq_next)->status = peer ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_QP_OP_ERR;
-			soft_sq_pump(qp, after);
-		}
+		soft_sq_at(qp, qp->sq_next)->status = peer ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_QP_OP_ERR;
+		soft_sq_pump(qp, after);
 		soft_after_fail(after, qp);
 	}
 	soft_unlock(&qp->sq_lock);

@@ -373,6 +373,8 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft
 {
 	(void)after;
 	if (soft_unlikely(!qp->out)) {
+		if (qp->refused)
+			soft_service(qp, SOFT_SERVICE_CONNECT);
 		qp->wait = SOFT_WAIT_PEER;
 		return SOFT_RUN_WAIT;
 	}

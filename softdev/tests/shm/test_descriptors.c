@@ -61,12 +61,17 @@ static struct address begin_more(int fd, const struct end *first, struct end *mo
     return peer;
 }
 
-/* Sends a message on the new QP: how that ended. */
-static enum ibv_wc_status send_more(struct end *more, const struct address *peer)
+/*
+ * Sends a message on the new QP: how that ended. (late) Not before the device knows whether there is a way to the peer;
+ * were it slower than that, the test would be the same as the other.
+ */
+static enum ibv_wc_status send_more(struct end *more, const struct address *peer, bool late)
 {
     struct ibv_wc wc;
 
     end_to_rts(more, peer, &patient);
+    if (late)
+        usleep(50000);
     post_send(more, 4, 5000, 100, IBV_SEND_SIGNALED);
     wc = next_wc(more->send_cq);
     CHECK_EQ(wc.wr_id, 4);
@@ -86,7 +91,7 @@ static void connect_more(int fd, const struct end *first)
     struct ibv_wc wc;
 
     rendezvous(fd);
-    CHECK_EQ(send_more(&more, &peer), IBV_WC_SUCCESS);
+    CHECK_EQ(send_more(&more, &peer, false), IBV_WC_SUCCESS);
     wc = next_wc(more.recv_cq);
     CHECK_EQ(wc.wr_id, 3);
     CHECK_STATUS(&wc, IBV_WC_SUCCESS);
@@ -94,14 +99,14 @@ static void connect_more(int fd, const struct end *first)
 }
 
 /* Fails to connect another QP: the reason is a shortage here, or (peer) there. */
-static void fail_more(int fd, const struct end *first, bool peer)
+static void fail_more(int fd, const struct end *first, bool peer, bool late)
 {
     struct end more;
     struct address other = begin_more(fd, first, &more);
     struct ibv_wc wc;
 
     rendezvous(fd);
-    CHECK_EQ(send_more(&more, &other), peer ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_QP_OP_ERR);
+    CHECK_EQ(send_more(&more, &other, late), peer ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_QP_OP_ERR);
     CHECK_EQ(softdev_shortage(peer), EMFILE);
     CHECK_EQ(softdev_shortage(!peer), 0);
     wc = next_wc(more.recv_cq);
@@ -134,7 +139,9 @@ static void peer_process(int fd, void *argument)
     peer = exchange(fd, &end);
     end_connect(&end, &peer, NULL);
     echo(&end, false);
-    fail_more(fd, &end, true);
+    fail_more(fd, &end, true, false);
+    fail_more(fd, &end, true, true);
+    attend_more(fd, &end);
     attend_more(fd, &end);
     echo(&end, false);
     connect_more(fd, &end);
@@ -161,8 +168,10 @@ static void running_connections_go_on(void)
         n++;
     CHECK_EQ(errno, EMFILE);
     attend_more(child.fd, &end);
+    attend_more(child.fd, &end);
     CHECK_EQ(softdev_shortage(0), EMFILE); /* what was refused to the peer */
-    fail_more(child.fd, &end, false);
+    fail_more(child.fd, &end, false, false);
+    fail_more(child.fd, &end, false, true);
     echo(&end, true);
     while (n)
         close(taken[--n]);
