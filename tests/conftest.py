@@ -35,6 +35,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 #: Tests that options leave out, with their number.
 _LEFT_OUT = pytest.StashKey["Counter[str]"]()
 
+#: Characters of a parameter in the name of its test.
+_LONGEST_ID = 100
+
 #: Modules that the tests import, with the package that provides each.
 _NEEDED = {
     "aiordma._cq": "the compiled parts of aiordma",
@@ -142,6 +145,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         from tests import orders
 
         orders.begin_test(seed, item.nodeid)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A long text stands in its test's name by its beginning and its length: the name goes to each worker and
+    into the environment of each program that the test starts.
+    """
+    if isinstance(val, (bytes, str)) and len(val) > _LONGEST_ID:
+        return f"{ascii(val[: _LONGEST_ID // 2])}... ({len(val)})"
+    return None
 
 
 @pytest.hookimpl(trylast=True)
