@@ -152,7 +152,7 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     into the environment of each program that the test starts.
     """
     if isinstance(val, (bytes, str)) and len(val) > _LONGEST_ID:
-        return f"{ascii(val[: _LONGEST_ID // 2])}... ({len(val)})"
+        return f"{val[: _LONGEST_ID // 2]!a}... ({len(val)})"
     return None
 
 

@@ -9,9 +9,9 @@ import tempfile
 _LONGEST = 107
 #: What a name of :mod:`tempfile` has behind its prefix.
 _RANDOM = 8
-#: Where the usual folder for temporary files is too deep for a socket. The folder inside has a random name, and
-#: mode 0700.
-_SHORT = "/tmp"  # noqa: S108
+#: Where the usual folder for temporary files is too deep for a socket. The folder inside has a random name,
+#: and mode 0700.
+_SHORT = "/tmp"
 
 
 def socket_folder(prefix: str, longest_name: str) -> tempfile.TemporaryDirectory[str]:
