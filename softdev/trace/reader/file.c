@@ -58,20 +58,44 @@ bool trace_is_alive(const struct trace_header *header)
 	return !header->ended && !strcmp(host, header->host) && pid > 0 && (!kill(pid, 0) || errno == EPERM);
 }
 
-const char *trace_load_file(struct trace_recording *recording, const char *path)
+/* -1, and what is wrong. */
+static int open_file(const char *path, const char **wrong)
 {
 	struct stat found;
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
+	if (fd < 0) {
+		*wrong = strerror(errno);
+	} else if (fstat(fd, &found) || !S_ISREG(found.st_mode)) {
+		close(fd);
+		fd = -1;
+		*wrong = "it is no file";
+	}
+	return fd;
+}
+
+const char *trace_peek_file(struct trace_header *header, const char *path)
+{
+	const char *wrong = NULL;
+	int fd = open_file(path, &wrong);
+
+	if (fd < 0)
+		return wrong;
+	wrong = trace_load_header(header, trace_fetch_file, &fd);
+	close(fd);
+	return wrong;
+}
+
+const char *trace_load_file(struct trace_recording *recording, const char *path)
+{
+	const char *wrong = NULL;
+	int fd = open_file(path, &wrong);
+
 	memset(recording, 0, sizeof(*recording));
 	if (fd < 0)
-		return strerror(errno);
-	if (fstat(fd, &found) || !S_ISREG(found.st_mode)) {
-		close(fd);
-		return "it is no file";
-	}
+		return wrong;
 	const struct trace_clocks clocks = trace_clocks_now();
-	const char *wrong = trace_load(recording, trace_fetch_file, &fd, &clocks);
+	wrong = trace_load(recording, trace_fetch_file, &fd, &clocks);
 	close(fd);
 	recording->alive = !wrong && trace_is_alive(&recording->header);
 	if (recording->alive && clocks.ns > recording->header.begin_ns)

@@ -47,6 +47,8 @@ const char *trace_load(struct trace_recording *to, trace_fetch fetch, void *file
 /* The same for a file by its name; says whether the process is alive. */
 const char *trace_load_file(struct trace_recording *recording, const char *path);
 void trace_free(struct trace_recording *recording);
+/* Only the header, of a file by its name: NULL, or what is wrong with it. */
+const char *trace_peek_file(struct trace_header *header, const char *path);
 
 /* The parts of these, for those that read a file on while it is written. */
 const char *trace_load_header(struct trace_header *header, trace_fetch fetch, void *file);

@@ -77,37 +77,64 @@ void shelf_each(const char *directory, void (*call)(const char *path, const char
 
 /* ---- old ones ----------------------------------------------------------------------------------------- */
 
-static void prune_file(const char *path, const char *name, void *with)
-{
-	struct trace_recording recording;
-	struct stat found;
+enum { KEEP_SECONDS = 3600, KEEP_RUNS = 100 };
 
-	(void)with;
-	if (!shelf_is_recording(name) || lstat(path, &found) || time(NULL) - found.st_mtime < 3600)
-		return;
-	/* Stores into a mapping do not always change the time of the file. */
-	if (trace_load_file(&recording, path) || !recording.alive)
-		unlink(path);
-	trace_free(&recording);
+struct pruning {
+	unsigned runs, seen;
+	bool crowded, removed; /* of the run that is looked at */
+};
+
+static bool is_old(const struct stat *found)
+{
+	return time(NULL) - found->st_mtime >= KEEP_SECONDS;
 }
 
-static void prune_run(const char *path, const char *name, void *with)
+static void prune_file(const char *path, const char *name, void *with)
 {
+	struct pruning *to = with;
+	struct trace_header header;
 	struct stat found;
 
-	(void)name, (void)with;
-	if (lstat(path, &found) || !S_ISDIR(found.st_mode) || time(NULL) - found.st_mtime < 3600)
+	if (!shelf_is_recording(name) || lstat(path, &found) || !(to->crowded || is_old(&found)))
 		return;
-	shelf_each(path, prune_file, NULL);
-	rmdir(path); /* if nothing is left in it */
+	/* Stores into a mapping do not always change the time of the file. */
+	if (trace_peek_file(&header, path) || !trace_is_alive(&header))
+		to->removed |= !unlink(path);
+}
+
+/* The older ones come first. */
+static void prune_run(const char *path, const char *name, void *with)
+{
+	struct pruning *to = with;
+	struct stat found;
+
+	(void)name;
+	to->crowded = to->runs - to->seen++ > KEEP_RUNS;
+	to->removed = false;
+	if (lstat(path, &found) || !S_ISDIR(found.st_mode) || !(to->crowded || is_old(&found)))
+		return;
+	shelf_each(path, prune_file, to);
+	if (to->removed || is_old(&found)) /* and not of a program that has recorded nothing yet */
+		rmdir(path);               /* if nothing is left in it */
+}
+
+static void count_run(const char *path, const char *name, void *with)
+{
+	struct pruning *to = with;
+
+	(void)path, (void)name;
+	to->runs++;
 }
 
 void shelf_prune(void)
 {
+	struct pruning pruning = { 0 };
 	char base[PATH_MAX];
 
-	if (shelf_base(base))
-		shelf_each(base, prune_run, NULL);
+	if (!shelf_base(base))
+		return;
+	shelf_each(base, count_run, &pruning);
+	shelf_each(base, prune_run, &pruning);
 }
 
 static void keep_last(const char *path, const char *name, void *with)
@@ -206,36 +233,44 @@ bool shelf_add(struct shelf *shelf, const char *what)
 
 /* ---- peers -------------------------------------------------------------------------------------------- */
 
-static bool same_time(const struct trace_recording *a, const struct trace_recording *b)
+static bool same_time(const struct trace_recording *a, const struct trace_header *other)
 {
-	const struct trace_header *one = &a->header, *other = &b->header;
+	const struct trace_header *one = &a->header;
 
-	return (b->alive || other->late_ns >= one->begin_ns) && (a->alive || one->late_ns >= other->begin_ns) &&
-	       !strcmp(one->host, other->host);
+	return (trace_is_alive(other) || other->late_ns >= one->begin_ns) &&
+	       (a->alive || one->late_ns >= other->begin_ns) && !strcmp(one->host, other->host);
+}
+
+/* By its header alone: there may be hundreds of recordings, each with a million records. */
+static bool is_peer(const struct shelf *shelf, const char *path)
+{
+	struct trace_header header;
+	bool useful = false;
+
+	if (trace_peek_file(&header, path))
+		return false;
+	for (size_t n = 0; n < shelf->count; n++) {
+		const struct trace_header *own = &shelf->recordings[n].header;
+		if (own->pid == header.pid && own->begin_ns == header.begin_ns)
+			return false; /* it is here already */
+		useful |= n < shelf->shown && same_time(&shelf->recordings[n], &header);
+	}
+	return useful;
 }
 
 static void add_peer(const char *path, const char *name, void *with)
 {
 	struct shelf *shelf = with;
-	struct trace_recording *recording = shelf_is_recording(name) ? next(shelf) : NULL;
-	bool useful = false;
 
+	if (!shelf_is_recording(name) || !is_peer(shelf, path))
+		return;
+	struct trace_recording *recording = next(shelf);
 	if (!recording)
 		return;
-	if (!trace_load_file(recording, path)) {
-		for (size_t n = 0; n < shelf->count; n++) {
-			const struct trace_header *own = &shelf->recordings[n].header;
-			if (own->pid == recording->header.pid && own->begin_ns == recording->header.begin_ns) {
-				useful = false; /* it is here already */
-				break;
-			}
-			useful |= n < shelf->shown && same_time(&shelf->recordings[n], recording);
-		}
-	}
-	if (useful)
-		shelf->count++;
-	else
+	if (trace_load_file(recording, path))
 		trace_free(recording);
+	else
+		shelf->count++;
 }
 
 static void add_run_of_peers(const char *path, const char *name, void *with)

@@ -26,7 +26,7 @@ struct shelf {
 bool shelf_base(char path[PATH_MAX]);
 /* A new directory in it. */
 bool shelf_new_run(char path[PATH_MAX]);
-/* Removes recordings in it of processes that ended an hour ago. */
+/* Removes recordings in it of processes that ended an hour ago, or a hundred runs. */
 void shelf_prune(void);
 /* The newest directory in it. False: there is none. */
 bool shelf_newest_run(char path[PATH_MAX]);
