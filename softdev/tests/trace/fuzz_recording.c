@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trace/explain/packets.h"
 #include "trace/explain/rates.h"
 #include "trace/meter/meter.h"
 
@@ -112,6 +113,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         rates_print(to, &story, story.end, UINT64_MAX);
         count(to, &recording, &findings, &in);
         timeline(to, &story, 1);
+        packets(to, &story, 1);
         fclose(to);
         free(text);
         findings_free(&findings);

@@ -6,3 +6,4 @@ trap 'rm -rf "$recordings"' EXIT
 "$1" -o "$recordings" "$2" 2>&1
 "$1" --dump "$recordings" >/dev/null
 "$1" --timeline "$recordings" >/dev/null
+"$1" --pcapng "$recordings" >/dev/null

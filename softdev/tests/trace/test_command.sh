@@ -42,6 +42,15 @@ has '"ph":"X".*"name":"SEND".*"status":"REM_INV_REQ_ERR"' "$here/out"
 if command -v python3 >/dev/null; then
 	python3 -m json.tool "$here/out" >/dev/null || fail "the timeline is no JSON"
 fi
+# For Wireshark: a SEND that was longer than the receive, and the peer's NAK.
+"$tool" --pcapng >"$here/out"
+if command -v tshark >/dev/null; then
+	tshark -r "$here/out" -T fields -e infiniband.bth.opcode -e infiniband.aeth.syndrome -e frame.comment >"$here/packets"
+	has '^4	.*: SEND of 100 bytes posted, wr_id 0x3' "$here/packets"
+	has '^17	97	.*: completion of wr_id 0x[0-9a-f]* polled, REM_INV_REQ_ERR' "$here/packets"
+	tshark -r "$here/out" -Y '!infiniband || _ws.malformed || ip.checksum.status == 0' -o ip.check_checksum:TRUE >"$here/packets"
+	[ ! -s "$here/packets" ] || { cat "$here/packets" >&2; fail "not all are packets of RoCEv2"; }
+fi
 
 # A directory of one's own, a file, a process.
 "$tool" -o "$here/kept" "$program" receive_too_small 2>/dev/null
@@ -55,6 +64,16 @@ pid=$(basename "$(echo "$here"/softdev-trace-*/*/*.rec)" .rec)
 has 'FAILED receive-too-small' "$here/out"
 "$tool" --live "${pid%-*}" >"$here/out"
 has 'doorbells/s' "$here/out"
+
+# They do not pile up: a hundred runs are kept, the newest ones.
+shelf=$(echo "$here"/softdev-trace-*)
+for n in $(seq 100 219); do
+	mkdir -m 700 "$shelf/$n.000000000-1"
+	cp "$file" "$shelf/$n.000000000-1/"
+done
+"$tool" "$program" receive_too_small 2>/dev/null >&2
+[ "$(ls "$shelf" | wc -l)" = 101 ] || { ls "$shelf" >&2; fail "not the last hundred runs are kept"; }
+[ -e "$shelf/219.000000000-1" ] && [ ! -e "$shelf/100.000000000-1" ] || fail "the oldest ones are kept"
 
 # What is wrong is said.
 mkdir "$here/full"

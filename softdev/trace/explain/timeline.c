@@ -4,53 +4,48 @@
 #include <infiniband/verbs.h>
 
 #include "trace/explain/rates.h"
+#include "trace/explain/requests.h"
 
 static double micros(const struct story *s, uint64_t ns, uint64_t origin)
 {
 	return (double)(world_time(s, ns) - origin) / 1e3;
 }
 
+struct lane {
+	FILE *to;
+	const struct story *story;
+	unsigned process;
+	uint32_t qpn;
+	uint64_t origin;
+};
+
+static void print_request(void *lane, const struct trace_item *posted, const struct trace_item *done, bool own)
+{
+	const struct lane *in = lane;
+
+	if (!done)
+		return;
+	fprintf(in->to,
+		",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%s\",\"args\":{\"bytes\":%"
+		"u,"
+		"\"wr_id\":\"0x%llx\",\"status\":\"%s\"}}",
+		in->process, in->qpn, micros(in->story, posted->ns, in->origin),
+		(double)(done->ns > posted->ns ? done->ns - posted->ns : 0) / 1e3,
+		trace_opcode_name(posted->record.wr.opcode), posted->record.wr.length,
+		(unsigned long long)posted->record.wr.wr_id,
+		own ? trace_status_name(done->record.done.status) : "with a later one");
+}
+
 static void print_requests(FILE *to, const struct story *s, unsigned process, uint64_t origin)
 {
-	/* As in the story, once more: which completion ends which request. */
 	for (size_t n = 0; n < s->qp_count; n++) {
-		const struct qp *qp = &s->qps[n];
-		struct queue waiting = { 0 };
-		for (size_t i = 0; i < s->from->count; i++) {
-			const struct trace_item *item = item_at(s, i);
-			const struct trace_record *r = &item->record;
-			const bool mine = r->device == qp->device && r->qpn == qp->number && item->ns >= qp->made &&
-					  (!qp->gone || item->ns <= qp->gone);
-			if (mine && r->kind == TRACE_SEND && !r->error) {
-				if (!queue_push(&waiting, i))
-					break;
-			}
-			if (!mine || r->kind != TRACE_DONE || (!r->done.status && r->done.opcode & IBV_WC_RECV))
-				continue;
-			size_t k = 0;
-			while (k < queue_length(&waiting) &&
-			       item_at(s, queue_at(&waiting, k))->record.wr.wr_id != r->done.wr_id)
-				k++;
-			if (k == queue_length(&waiting))
-				continue;
-			for (size_t one = 0; one <= k; one++) {
-				const struct trace_item *posted = item_at(s, queue_at(&waiting, one));
-				fprintf(to,
-					",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%"
-					"s\",\"args\":{\"bytes\":%u,\"wr_id\":\"0x%llx\",\"status\":\"%s\"}}",
-					process, qp->number, micros(s, posted->ns, origin),
-					(double)(item->ns > posted->ns ? item->ns - posted->ns : 0) / 1e3,
-					trace_opcode_name(posted->record.wr.opcode), posted->record.wr.length,
-					(unsigned long long)posted->record.wr.wr_id,
-					one == k ? trace_status_name(r->done.status) : "with a later one");
-			}
-			queue_drop(&waiting, k + 1);
-		}
-		queue_free(&waiting);
+		const uint32_t number = s->qps[n].number;
+		struct lane lane = { to, s, process, number, origin };
+		requests_of(s, &s->qps[n], print_request, &lane);
 		fprintf(to,
 			",\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"thread_name\",\"args\":{\"name\":\"QP "
 			"0x%x\"}}",
-			process, qp->number, qp->number);
+			process, number, number);
 	}
 }
 

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "trace/explain/packets.h"
 #include "trace/meter/meter.h"
 #include "trace/tool/serve.h"
 #include "trace/tool/tool.h"
@@ -16,7 +17,8 @@ static int usage(FILE *to, int status)
 {
 	fputs("usage: softdev trace [-o DIRECTORY] [--live] [--serve [ADDRESS:]PORT] PROGRAM [ARGUMENT...]\n"
 	      "       softdev trace [-o DIRECTORY] [--live] [--serve [ADDRESS:]PORT] --attach PID\n"
-	      "       softdev trace --explain | --dump | --rates | --live | --timeline | --metrics [WHAT...]\n\nThe "
+	      "       softdev trace --explain | --dump | --rates | --live | --timeline | --pcapng | --metrics "
+	      "[WHAT...]\n\nThe "
 	      "first runs a program and records what it does with RDMA. When it has ended, standard error says "
 	      "in\nsentences what went wrong. -o keeps the recordings in DIRECTORY; --live shows rates "
 	      "meanwhile; --serve has\nPrometheus read counters, at http://ADDRESS:PORT/metrics (127.0.0.1, if there "
@@ -25,7 +27,8 @@ static int usage(FILE *to, int status)
 	      "without it, the last\nrun of the first form.\n  --explain    what went wrong, in sentences (names of "
 	      "the findings: man softdev)\n  --dump       each record as a line\n  --rates      per queue pair: "
 	      "requests and bytes per second, batches, latencies\n  --live       the same of the last second, again "
-	      "and again\n  --timeline   JSON for https://ui.perfetto.dev and chrome://tracing\n  --metrics    "
+	      "and again\n  --timeline   JSON for https://ui.perfetto.dev and chrome://tracing\n  --pcapng     "
+	      "for Wireshark: the packets that the requests stand for, without payload\n  --metrics    "
 	      "what --serve shows, of what is left of the records\n",
 	      to);
 	return status;
@@ -100,6 +103,10 @@ static int show(const char *how, const char *const *targets, size_t count)
 		show_live(targets, count);
 		return 0;
 	}
+	if (!strcmp(how, "--pcapng") && isatty(STDOUT_FILENO)) {
+		fputs("softdev: a capture is not for a terminal: softdev trace --pcapng > FILE\n", stderr);
+		return 2;
+	}
 	for (size_t n = 0; n < count; n++)
 		good &= shelf_add(&shelf, targets[n]);
 	if (!strcmp(how, "--explain") || !strcmp(how, "--metrics"))
@@ -117,6 +124,8 @@ static int show(const char *how, const char *const *targets, size_t count)
 		dump(&shelf);
 	} else if (!strcmp(how, "--timeline")) {
 		timeline(stdout, shelf.stories, shelf.shown);
+	} else if (!strcmp(how, "--pcapng")) {
+		good &= packets(stdout, shelf.stories, shelf.shown);
 	} else if (!strcmp(how, "--metrics")) {
 		good &= metrics(&shelf);
 	} else {
@@ -198,7 +207,8 @@ static int record_running(const char *word, const char *directory, bool live, st
 
 static bool is_view(const char *word)
 {
-	static const char *const views[] = { "--explain", "--dump", "--rates", "--live", "--timeline", "--metrics" };
+	static const char *const views[] = { "--explain",  "--dump",   "--rates",  "--live",
+					     "--timeline", "--pcapng", "--metrics" };
 
 	for (size_t n = 0; n < sizeof(views) / sizeof(*views); n++) {
 		if (!strcmp(word, views[n]))

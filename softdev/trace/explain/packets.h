@@ -1,0 +1,12 @@
+/*
+ * The work requests of stories as the RoCEv2 packets that they stand for, for Wireshark.
+ */
+#ifndef SOFTDEV_TRACE_PACKETS_H
+#define SOFTDEV_TRACE_PACKETS_H
+
+#include "trace/explain/explain.h"
+
+/* A pcapng file. False: no memory, and not all of them are in it. */
+bool packets(FILE *to, const struct story *stories, size_t count);
+
+#endif
