@@ -30,6 +30,7 @@ from tests.tuned import tuned
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from aiordma.links.contact import ClientContact
     from tests.processes import Process
     from tests.program import Control
 
@@ -40,12 +41,19 @@ SERVERS = "tests.system.adversity.test_hostile_handshake:servers"
 
 
 class Raw:
-    """A client that negotiates by hand, with an engine of its own."""
+    """A client that negotiates by hand, with an engine of its own.
+
+    It has made its offer before it connects: to a server that has to wait for it, it would be a plain client.
+    """
 
     def __init__(
-        self, stream: anyio.abc.SocketStream, engine: engines.Engine, friend: engines.Engine
+        self,
+        stream: anyio.abc.SocketStream,
+        engine: engines.Engine,
+        friend: engines.Engine,
+        offer: ClientContact,
     ) -> None:
-        self.stream, self.engine, self.friend = stream, engine, friend
+        self.stream, self.engine, self.friend, self.offer = stream, engine, friend, offer
         self._splitter = clcstream.Splitter()
 
     async def say(self, message: Any) -> None:
@@ -60,11 +68,10 @@ class Raw:
 
     async def accepted(self, **proposed: Any) -> tuple[Any, clc.Accept]:
         """Propose with the changes and get the Accept."""
-        offer = await self.engine.propose()
-        await self.say(offer.proposal.changed(**proposed))
+        await self.say(self.offer.proposal.changed(**proposed))
         accept = await self.hear()
         assert isinstance(accept, clc.Accept), accept
-        return offer, accept
+        return self.offer, accept
 
     async def refused(self) -> None:
         """The server declines, closes, or goes on without a link that does not come up."""
@@ -105,7 +112,7 @@ class Raw:
 
 
 async def leaves_after_the_proposal(raw: Raw) -> None:
-    await raw.say((await raw.engine.propose()).proposal)
+    await raw.say(raw.offer.proposal)
 
 
 async def leaves_after_the_accept(raw: Raw) -> None:
@@ -118,7 +125,7 @@ async def is_silent_after_the_accept(raw: Raw) -> None:
 
 
 async def stops_in_the_middle_of_a_message(raw: Raw) -> None:
-    await raw.stream.send((await raw.engine.propose()).proposal.encode()[:30])
+    await raw.stream.send(raw.offer.proposal.encode()[:30])
     await raw.refused()
 
 
@@ -232,10 +239,11 @@ async def test_attacks() -> None:
             for name, attack in ATTACKS.items():
                 async with own_engine() as engine:
                     attacked = impatient if name in LATE else port
+                    offer = await engine.propose()
                     async with await anyio.connect_tcp(LOCAL, attacked) as sock:
                         try:
                             with anyio.fail_after(10):
-                                await attack(Raw(sock, engine, friend))
+                                await attack(Raw(sock, engine, friend, offer))
                         except BaseException as error:
                             error.add_note(f"attack: {name}")
                             raise
