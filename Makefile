@@ -48,7 +48,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 .PHONY: help install ready test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c lint-deep format docs bench demo clean \
         test-python test-quick test-loops test-upgrade test-late test-personalities test-orders test-shadow test-vm test-rxe test-rxe-long test-wire-rxe test-wire-rxe-long test-card test-smc test-smc-core test-siw test-stacks \
         test-programs test-valkey test-kills \
-        bench-apps bench-hosts bench-crowd demo-valkey count-apps count-trips bench-many bench-smc soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
+        bench-apps bench-hosts bench-crowd demo-valkey count-apps count-trips bench-many bench-smc bench-kernels soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
@@ -307,9 +307,12 @@ test-card: install .venv/.examples .venv/.deps-bench ## on a machine with an RDM
 	@[ -n "$(DEVICE)" ] || { echo "say which: make test-card DEVICE=mlx5_0 (ls /sys/class/infiniband)"; exit 2; }
 	$(PY) -m tests.card $(DEVICE) $(ARGS)
 
-test-siw: install .venv/.apt-vm ## tests on the kernel's software iWARP, siw, in a virtual machine
+.PHONY: siw
+siw: .venv/.apt-vm
 	@mkdir -p $(VM_KERNEL); exec 8>$(VM_KERNEL)/lock; flock 8; \
 	  tests/vm/kernel $(VM_KERNEL) >/dev/null && tests/vm/siw build $(VM_KERNEL)
+
+test-siw: install siw ## tests on the kernel's software iWARP, siw, in a virtual machine
 	$(call collected,$(or $(ARGS),@tests/vm/siw.txt))
 	tests/vm/run --net none --timeout $(RXE_LIMIT) --env AIORDMA_VERBS --env AIORDMA_TEST_DEVICE=siw0 \
 	  --env AIORDMA_TEST_SLOWER=6 -- \
@@ -533,6 +536,15 @@ bench-smc: RXE_LIMIT := 1200
 bench-smc: install .venv/.apt-vm ## clients of a kernel's SMC-R server: aiordma, the kernel's own, and TCP; in QEMU (ARGS="--rounds 3")
 	@$(PY) -m compileall -q aiordma benchmarks
 	tests/vm/run --net wire --icount 0 --timeout $(RXE_LIMIT) -- $(PY) -m benchmarks.kernel_smc $(ARGS)
+
+bench-kernels: RXE_LIMIT := 2400
+bench-kernels: install .venv/.apt-vm ## the software device beside the kernel's rxe and siw: perftest, and rdma-core's tests; in QEMU (quiet machine; ARGS)
+	@$(MAKE) --no-print-directory siw
+	@.ci/apt $(APT_STACKS)
+	@tests/system/stacks/source build/stacks
+	@$(PY) -m compileall -q aiordma benchmarks tests
+	tests/vm/run --net none --timeout $(RXE_LIMIT) -- \
+	  tests/vm/siw run $(VM_KERNEL) $(PY) -m benchmarks.kernels $(ARGS)
 
 bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucxx://; 5 rounds rewrite docs (ARGS="--rounds 5")
 	@mkdir -p build; \

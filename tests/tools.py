@@ -67,6 +67,8 @@ def run_pair(
                 timeout=limit,
                 check=False,
             )
+            if checked and done.returncode:
+                serving.kill()  # it may wait for the next client
             serving.wait(timeout=limit)
             from_server = printed()
         finally:

@@ -1,4 +1,4 @@
-"""Runs rdma-core's own Python tests, in the source tree that is the working directory, on ``soft0``.
+"""Runs rdma-core's own tests, in the source tree that is the working directory: INTERFACE [DEVICE [GID]].
 
 They look in /sys for the network interface of a device, where the software device has nothing: it is
 named here.
@@ -13,7 +13,7 @@ import unittest
 from typing import Any
 
 
-def main(interface: str) -> None:
+def main(interface: str, device: str = "soft0", gid: str = "0") -> None:
     exists = os.path.exists
 
     def patched(path: Any) -> bool:
@@ -23,12 +23,11 @@ def main(interface: str) -> None:
     os.path.exists = patched
     importlib.import_module("pyverbs")  # the system's: in the source it is not compiled
     sys.path[:0] = ["tests", "."]
-    del sys.argv[1]
-    sys.argv += ["--dev", "soft0", "--gid", "0", "-v"]
+    sys.argv[1:] = ["--dev", device, "--gid", gid, "-v"]
     importlib.import_module("tests.base").RDMATestCase.get_net_name = staticmethod(lambda _: interface)
     importlib.import_module("args_parser").parser.parse_args()
     unittest.main(module="tests")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
