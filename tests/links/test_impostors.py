@@ -59,10 +59,12 @@ STALLS: dict[str, Callable[[Raw, bytes], Awaitable[None]]] = {
 @contextlib.asynccontextmanager
 async def an_impostor(address: str, port: int, friend: engines.Engine) -> AsyncIterator[Raw]:
     """Connected from this address."""
-    sock = socket.create_connection((LOCAL, port), source_address=(address, 0))
-    sock.setblocking(False)
-    async with own_engine() as engine, await anyio.abc.SocketStream.from_socket(sock) as stream:
-        yield Raw(stream, engine, friend)
+    async with own_engine() as engine:
+        offer = await engine.propose()
+        sock = socket.create_connection((LOCAL, port), source_address=(address, 0))
+        sock.setblocking(False)
+        async with await anyio.abc.SocketStream.from_socket(sock) as stream:
+            yield Raw(stream, engine, friend, offer)
 
 
 @contextlib.asynccontextmanager
@@ -115,7 +117,7 @@ async def test_an_impostor_that_has_made_its_link() -> None:
     async with a_server() as (port, engine):
         name = engine.id_towards(LOCAL)
         async with an_impostor(LOCAL, port, engine) as raw:
-            offer = await raw.engine.propose()
+            offer = raw.offer
             offer.engine_id, offer.proposal = name, offer.proposal.changed(engine_id=name)
             pipe = await goes_through(raw, offer)
             await the_true_one_works(port)

@@ -53,8 +53,10 @@ async def test_a_client_that_names_a_third_host() -> None:
     await engines.current()
     with process(ECHO, env=ENV, device="soft", soft_wire="only", keepalive_ms=0) as server:
         port = await server.heard()
-        async with own_engine() as engine, await anyio.connect_tcp(LOCAL, port) as sock:
-            await Raw(sock, engine, engine).confirms(gid=THIRD)
+        async with own_engine() as engine:
+            offer = await engine.propose()
+            async with await anyio.connect_tcp(LOCAL, port) as sock:
+                await Raw(sock, engine, engine, offer).confirms(gid=THIRD)
         while (numbers := await asked(server))["links"]:
             await anyio.lowlevel.checkpoint()
         assert 0 < packets(numbers) <= MOST
