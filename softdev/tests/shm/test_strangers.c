@@ -10,7 +10,8 @@
 #include "raw_peer.h"
 #include "tests/harness.h"
 
-enum { CONNECTIONS = 600, MOST = 256, WAIT_MS = 60000 };
+/* A_FEW: the device opens a file of /proc for a moment. */
+enum { CONNECTIONS = 600, MOST = 256, A_FEW = 8, WAIT_MS = 60000 };
 
 static unsigned descriptors(void)
 {
@@ -37,7 +38,7 @@ static void victim(int fd, void *argument)
     give(fd, &slot, sizeof slot);
     take(fd, &byte, 1);
     const unsigned more = descriptors() - before;
-    if (more > MOST)
+    if (more > MOST + A_FEW)
         FAIL("%u descriptors more", more);
     CHECK(more > 0);
     end_close(&end);
