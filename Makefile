@@ -48,7 +48,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 .PHONY: help install ready test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c lint-deep format docs bench demo clean \
         test-python test-quick test-loops test-upgrade test-late test-personalities test-orders test-shadow test-vm test-rxe test-rxe-long test-wire-rxe test-wire-rxe-long test-card test-smc test-smc-core test-siw test-stacks \
         test-programs test-valkey test-kills \
-        bench-apps bench-hosts bench-crowd demo-valkey count-apps count-trips bench-many bench-smc bench-kernels soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
+        bench-apps bench-hosts bench-crowd demo-valkey count-apps count-trips bench-many bench-smc bench-kernels bench-recorder soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture top-pictures screens pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
@@ -545,6 +545,10 @@ bench-kernels: install .venv/.apt-vm ## the software device beside the kernel's 
 	@$(PY) -m compileall -q aiordma benchmarks tests
 	tests/vm/run --net none --timeout $(RXE_LIMIT) -- \
 	  tests/vm/siw run $(VM_KERNEL) $(PY) -m benchmarks.kernels $(ARGS)
+
+bench-recorder: install .venv/.apt ## what `softdev trace` costs in perftest's ib_write_lat (quiet machine; 6 minutes; ARGS="--pairs 20")
+	@$(MAKE) --no-print-directory -C softdev install PREFIX=$(CURDIR)/build/recorder
+	$(PY) -m benchmarks.recorder build/recorder $(ARGS)
 
 bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucxx://; 5 rounds rewrite docs (ARGS="--rounds 5")
 	@mkdir -p build; \
