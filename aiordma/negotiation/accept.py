@@ -165,7 +165,9 @@ class ConnectionListener(anyio.abc.Listener[T]):
         and logged with the client's address by the logger ``aiordma.serve``: at level INFO if the client was
         lost (``BrokenResourceError``, ``EndOfStream``, ``IncompleteRead``, ``ConnectionResetError`` and the
         like, or a group of nothing else), at level ERROR with the traceback if it is anything else.
-        Cancellation, ``KeyboardInterrupt``, ``SystemExit``, whatever is no ``Exception``, pass through.
+        A ``CancelledError`` of asyncio that comes from something cancelled that the handler has awaited
+        is counted and logged as a ``RuntimeError`` caused by it. Cancellation of the handler,
+        ``KeyboardInterrupt``, ``SystemExit``, whatever is no ``Exception``, pass through.
 
         :param task_group: where to run the handlers; default: a task group of this call, which then waits
             for them.

@@ -6,7 +6,10 @@ import logging
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
+import anyio
 from anyio import BrokenResourceError, EndOfStream, IncompleteRead
+
+from ..wake.escaping import is_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -74,6 +77,9 @@ class Handlers(Generic[T]):
         what breaks off.
 
         Cancellation, ``KeyboardInterrupt`` and other exceptions that are no ``Exception`` pass through.
+        But on asyncio, the ``CancelledError`` of a handler that nobody has cancelled is its own error: it has
+        awaited a future or task that is cancelled. anyio's task group would take the handler for ended, and
+        end the task that accepts, without a word.
         """
         self.running += 1
         whole = False
@@ -85,6 +91,12 @@ class Handlers(Generic[T]):
             whole = True
         except Exception as exc:
             await self.report(connection, exc, on_error)
+        except anyio.get_cancelled_exc_class() as exc:
+            if is_cancellation(exc):
+                raise
+            error = RuntimeError("the handler has awaited what somebody else has cancelled")
+            error.__cause__ = exc
+            await self.report(connection, error, on_error)
         finally:
             self.running -= 1
             if not whole:

@@ -117,9 +117,57 @@ async def play(kind: str, mode: str, error: type[BaseException]) -> list[type[Ba
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", MODES)
 async def test_it_ends_serve(kind: str, mode: str) -> None:
-    """A cancelled future that a handler awaits, too, ends all of it on asyncio, as a cancellation."""
-    for error in (asyncio.CancelledError, GeneratorExit, Odd):
+    for error in (GeneratorExit, Odd):
         assert await play(kind, mode, error) == await play("anyio", "tcp", error)
+
+
+async def nothing_cancels_this() -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("on_error", ["log", "raise"])
+def test_a_cancelled_future_is_an_error_of_its_handler(
+    loop: str, kind: str, mode: str, on_error: Any, handler_failures: list[str]
+) -> None:
+    """anyio's own listeners end without a word then: what they run is cancelled, as far as they can see."""
+
+    async def play() -> None:
+        started = 0
+
+        async def handle(_: object) -> None:
+            nonlocal started
+            started += 1
+            if started == 1:
+                await nothing_cancels_this()
+            await anyio.sleep_forever()
+
+        async with contextlib.AsyncExitStack() as stack:
+            listener = await stack.enter_async_context(await LISTEN[kind](LOCAL))
+            serving = asyncio.ensure_future(listener.serve(handle, on_error=on_error))
+            client = await stack.enter_async_context(await CONNECT[kind](LOCAL, listener.port, mode=mode))
+            await see_the_end(kind, client)
+            if on_error == "raise":
+                with pytest.raises(ExceptionGroup) as caught:
+                    await serving
+                (error,) = caught.value.exceptions
+                assert isinstance(error, RuntimeError)
+                assert isinstance(error.__cause__, asyncio.CancelledError)
+            else:
+                await stack.enter_async_context(await CONNECT[kind](LOCAL, listener.port, mode=mode))
+                await until(lambda: started == 2)
+                assert listener.statistics().handlers_failed == 1
+                assert "has awaited what somebody else has cancelled" in handler_failures.pop()
+                serving.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await serving
+
+    with contextlib.closing(LOOPS[loop]()) as running:
+        running.run_until_complete(play())
 
 
 @pytest.mark.parametrize("kind", KINDS)
