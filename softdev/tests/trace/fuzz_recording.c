@@ -90,6 +90,38 @@ static void count(FILE *to, const struct trace_recording *recording, const struc
     follow_free(&follower);
 }
 
+/* Whatever was recorded, the capture has whole blocks, and packets whose IP header says how long they are. */
+static void capture(const struct story *story)
+{
+    enum { PACKET = 6, FIXED = 28 };
+    uint32_t type, total, end, kept;
+    size_t length = 0, alone, at = 0;
+    char *bytes = NULL;
+    FILE *to = open_memstream(&bytes, &length);
+
+    packets(to, story, 1, &alone);
+    fclose(to);
+    for (; at < length; at += total) {
+        if (length - at < 12)
+            abort();
+        memcpy(&type, bytes + at, 4);
+        memcpy(&total, bytes + at + 4, 4);
+        if (total % 4 || total < 12 || total > length - at)
+            abort();
+        memcpy(&end, bytes + at + total - 4, 4);
+        if (end != total)
+            abort();
+        if (type != PACKET)
+            continue;
+        memcpy(&kept, bytes + at + 20, 4);
+        const uint8_t *ip = (const uint8_t *)bytes + at + FIXED;
+        const bool four = *ip >> 4 == 4;
+        if (total < FIXED + kept || kept != (four ? ip[2] * 256U + ip[3] : ip[4] * 256U + ip[5] + 40))
+            abort();
+    }
+    free(bytes);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct input in = {.data = data, .size = size};
@@ -113,7 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         rates_print(to, &story, story.end, UINT64_MAX);
         count(to, &recording, &findings, &in);
         timeline(to, &story, 1);
-        packets(to, &story, 1);
+        capture(&story);
         fclose(to);
         free(text);
         findings_free(&findings);

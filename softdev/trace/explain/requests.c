@@ -44,3 +44,28 @@ bool requests_of(const struct story *s, const struct qp *qp, request_seen seen, 
 	queue_free(&waiting);
 	return good;
 }
+
+/* A completion that has failed does not say itself whether it is a receive's. */
+static bool was_receive(const struct story *s, const struct qp *qp, const struct incident *one)
+{
+	const struct trace_record *r = &item_at(s, one->item)->record;
+
+	if (qp->caps.send_cq != qp->caps.recv_cq)
+		return r->object == qp->caps.recv_cq;
+	return one->wr != NONE && item_at(s, (size_t)one->wr)->record.kind == TRACE_RECV;
+}
+
+void arrivals_of(const struct story *s, const struct qp *qp, arrival_seen seen, void *to)
+{
+	for (size_t i = 0; i < s->from->count; i++) {
+		const struct trace_item *item = item_at(s, i);
+		const struct trace_done *done = &item->record.done;
+		if (item->record.kind == TRACE_DONE && !done->status && done->opcode & IBV_WC_RECV && is_of(qp, item))
+			seen(to, item);
+	}
+	for (size_t n = 0; n < s->incident_count; n++) {
+		const struct incident *one = &s->incidents[n];
+		if (one->kind == COMPLETED_BAD && one->qp != NONE && &s->qps[one->qp] == qp && was_receive(s, qp, one))
+			seen(to, item_at(s, one->item));
+	}
+}

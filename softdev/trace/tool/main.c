@@ -94,6 +94,22 @@ static bool metrics(const struct shelf *shelf)
 	return good;
 }
 
+static bool capture(const struct shelf *shelf)
+{
+	size_t alone;
+	const bool good = packets(stdout, shelf->stories, shelf->shown, &alone);
+
+	if (alone)
+		fprintf(stderr,
+			"softdev: the senders to %zu queue pairs are in none of these recordings: of theirs, the "
+			"capture has "
+			"only\nmessages that completed a receive, and no WRITEs, READs and atomics. With their "
+			"recordings "
+			"it has them all:\nsoftdev trace --pcapng WHAT WHAT...\n",
+			alone);
+	return good;
+}
+
 static int show(const char *how, const char *const *targets, size_t count)
 {
 	struct shelf shelf = { 0 };
@@ -125,7 +141,7 @@ static int show(const char *how, const char *const *targets, size_t count)
 	} else if (!strcmp(how, "--timeline")) {
 		timeline(stdout, shelf.stories, shelf.shown);
 	} else if (!strcmp(how, "--pcapng")) {
-		good &= packets(stdout, shelf.stories, shelf.shown);
+		good &= capture(&shelf);
 	} else if (!strcmp(how, "--metrics")) {
 		good &= metrics(&shelf);
 	} else {
