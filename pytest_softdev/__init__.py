@@ -7,26 +7,30 @@ nothing until a test asks for one of its fixtures:
 * ``rdma_run``: starts a program on it, or runs it to its end;
 * ``rdma_pair``: runs a server and its client;
 * ``rdma_faults``: the faults of the software device, for programs that are started afterwards, and by hand in
-  those that run.
+  those that run;
+* ``rdma_personality``: the limits and manners of a card, which the software device has in programs that are
+  started afterwards.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .device import Device, software_device
 from .faults import FaultError, Faults
+from .personality import Personality
 from .programs import Ended, Failed, Pair, Program, Programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Device", "Ended", "Failed", "FaultError", "Faults", "Pair", "Program", "Programs"]
+__all__ = ["Device", "Ended", "Failed", "FaultError", "Faults", "Pair", "Personality", "Program", "Programs"]
 
 _MARK = 'rdma_faults(spec): faults of the software device in the programs of the test: "wire_drop=0.01"'
+_PERSONALITY = 'rdma_personality(name): manners of the software device in the programs of the test: "efa"'
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,6 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARK)
+    config.addinivalue_line("markers", _PERSONALITY)
 
 
 @pytest.fixture(scope="session")
@@ -78,11 +83,29 @@ def rdma_faults(rdma_device: Device, request: pytest.FixtureRequest) -> Faults:
 
 
 @pytest.fixture
+def rdma_personality(rdma_device: Device, request: pytest.FixtureRequest) -> Personality:
+    """The device's manners in programs that the test starts; those of the mark ``rdma_personality`` at first.
+
+    ``@pytest.mark.parametrize("rdma_personality", ["mlx5", "efa"], indirect=True)`` runs a test with each. It
+    is skipped on a real device, which has its own.
+    """
+    if rdma_device.library is None:
+        pytest.skip(f"personalities are the software device's, and --rdma-device names {rdma_device.name}")
+    mark = request.node.get_closest_marker("rdma_personality")
+    return Personality(getattr(request, "param", mark.args[0] if mark is not None else "soft"))
+
+
+def _if_wanted(request: pytest.FixtureRequest, name: str) -> Any:
+    """The fixture of that name, if the test or a mark of it asks for it."""
+    wanted = name in request.fixturenames or request.node.get_closest_marker(name)
+    return request.getfixturevalue(name) if wanted else None
+
+
+@pytest.fixture
 def rdma_run(rdma_device: Device, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Programs]:
     """Starts programs on the device. Those that still run when the test ends are ended."""
-    wanted = "rdma_faults" in request.fixturenames or request.node.get_closest_marker("rdma_faults")
-    faults: Faults | None = request.getfixturevalue("rdma_faults") if wanted else None
-    programs = Programs(rdma_device, faults, tmp_path)
+    faults, personality = (_if_wanted(request, name) for name in ("rdma_faults", "rdma_personality"))
+    programs = Programs(rdma_device, faults, personality, tmp_path)
     yield programs
     programs.end()
 

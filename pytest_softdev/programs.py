@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .device import Device
     from .faults import Faults
+    from .personality import Personality
 
 #: Seconds that a program is waited for.
 TIMEOUT = 60.0
@@ -141,9 +142,12 @@ class Program:
 class Programs:
     """The fixture ``rdma_run``: called, it runs a program to its end; ``start()`` only starts it."""
 
-    def __init__(self, device: Device, faults: Faults | None, folder: Path) -> None:
+    def __init__(
+        self, device: Device, faults: Faults | None, personality: Personality | None, folder: Path
+    ) -> None:
         self._device = device
         self._faults = faults
+        self._personality = personality
         self._folder = folder
         self._started: list[Program] = []
 
@@ -176,6 +180,8 @@ class Programs:
         environ = {**self._device.environment(), **(env or {})}
         if self._faults is not None:
             environ["SOFTDEV_FAULTS"] = self._faults.spec
+        if self._personality is not None:
+            environ["SOFTDEV_PERSONALITY"] = self._personality.name
         log = self._folder / f"program-{len(self._started)}.txt"
         program = Program([os.fspath(word) for word in argv], environ, log, cwd)
         self._started.append(program)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import pytest_softdev
-from pytest_softdev import device
+from pytest_softdev import device, personality
 from tests.processes import PATIENCE
+from tests.project.tree import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,6 +234,52 @@ def test_faults_are_those_of_the_mark_and_of_the_moment(pytest_run: Callable[...
     assert done.status == 0, done.text
 
 
+PERSONALITIES = """
+def vendor(rdma_run):
+    return rdma_run("ibv_devinfo", "-d", "soft0").output.partition("vendor_id:")[2].split()[0]
+
+@pytest.mark.rdma_personality("efa")
+def test_by_mark(rdma_run):
+    assert vendor(rdma_run) == "0x1d0f"
+
+@pytest.mark.parametrize("rdma_personality", ["mlx5", "efa"], indirect=True)
+def test_each(rdma_run, rdma_personality):
+    assert vendor(rdma_run) == {"mlx5": "0x02c9", "efa": "0x1d0f"}[rdma_personality.name]
+
+def test_from_now_on(rdma_run, rdma_personality):
+    own = vendor(rdma_run)
+    rdma_personality.set("efa")
+    assert vendor(rdma_run) == "0x1d0f" != own
+    with pytest.raises(ValueError, match="'efaa'; there are: bnxt_re efa"):
+        rdma_personality.set("efaa")
+    rdma_personality.set("soft")
+    assert vendor(rdma_run) == own
+
+@pytest.mark.rdma_personality("efa")
+def test_what_the_card_does_not_do_fails(rdma_pair):
+    program = ["ibv_rc_pingpong", "-d", "soft0", "-g", "0", "-p", "23511"]
+    with pytest.raises(AssertionError, match="Couldn't create QP"):
+        rdma_pair(program, [*program, "127.0.0.1"])
+
+def test_none(rdma_run):
+    assert "SOFTDEV_PERSONALITY" not in rdma_run("env").output
+"""
+
+
+def test_programs_have_the_personality_of_the_mark_and_of_the_moment(
+    pytest_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SOFTDEV_PERSONALITY", raising=False)
+    done = pytest_run(PERSONALITIES, "--strict-markers")
+    assert done.status == 0, done.text
+    assert "6 passed" in done.text
+
+
+def test_the_personalities_are_those_of_the_device() -> None:
+    files = {path.stem for path in (ROOT / "softdev/personalities").glob("*.toml")}
+    assert files == set(personality.NAMES)
+
+
 REAL = """
 def test_device(rdma_device, rdma_run):
     assert rdma_device[:3] == ("mlx5_7", "192.0.2.1", 3)
@@ -241,6 +288,10 @@ def test_device(rdma_device, rdma_run):
 
 def test_faults(rdma_faults):
     assert False, "not reached"
+
+@pytest.mark.rdma_personality("efa")
+def test_personality(rdma_run):
+    assert False, "not reached"
 """
 
 
@@ -248,8 +299,9 @@ def test_a_device_of_the_machine(pytest_run: Callable[..., Run]) -> None:
     options = ["--rdma-device", "mlx5_7", "--rdma-address", "192.0.2.1", "--rdma-gid-index", "3", "-rs"]
     done = pytest_run(REAL, *options)
     assert done.status == 0, done.text
-    assert "1 passed, 1 skipped" in done.text
+    assert "1 passed, 2 skipped" in done.text
     assert "faults are the software device's, and --rdma-device names mlx5_7" in done.text
+    assert "personalities are the software device's, and --rdma-device names mlx5_7" in done.text
 
 
 def test_without_the_library_a_test_fails_with_what_to_do(
