@@ -12,7 +12,7 @@ struct mistake {
 };
 
 extern const struct mistake mistakes_states[], mistakes_queues[], mistakes_memory[], mistakes_pairs[],
-    mistakes_events[];
+    mistakes_events[], mistakes_vain[];
 /* Each list ends with a name that is NULL. */
 #define MISTAKES_END                                                                                         \
     {                                                                                                        \
@@ -24,6 +24,13 @@ extern const struct mistake mistakes_states[], mistakes_queues[], mistakes_memor
     {                                                                                                        \
         .timeout = 10, .retry_cnt = 1, .rnr_retry = 1, .min_rnr_timer = 1, .max_rd_atomic = 16               \
     }
+
+/* And words that the explanation must have. */
+struct wording {
+    struct mistake one;
+    const char *says;
+};
+extern const struct wording mistakes_words[];
 
 /* Before the call in which it hangs. */
 void last_call(void);

@@ -109,6 +109,7 @@ struct qp {
 struct cm_id {
 	uint64_t object, made, gone, qp, events, acked;
 	bool listens, connected, rejected;
+	bool route_asked, route_known; /* rdma_resolve_route was called; its event came, or an endpoint has it */
 	struct trace_cm_call to;
 };
 
@@ -279,6 +280,7 @@ void rule_churn(struct findings *to, const struct story *story);
 void rule_ends(struct findings *to, const struct story *story);
 void rule_leaks(struct findings *to, const struct story *story);
 void rule_stuck(struct findings *to, const struct story *story);
+void rule_vain(struct findings *to, const struct story *story);
 void rule_port(struct findings *to, const struct story *story);
 void rule_cm(struct findings *to, const struct story *story);
 

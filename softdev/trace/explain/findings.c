@@ -12,7 +12,7 @@ static bool needs_all(const char *name)
 {
 	static const char *const names[] = { "leaked",         "not-rearmed",       "armed-too-late",
 					     "unacked-events", "unacked-cm-events", "never-completed",
-					     "no-receives" };
+					     "no-receives",    "polled-in-vain" };
 
 	for (size_t n = 0; n < sizeof(names) / sizeof(*names); n++) {
 		if (!strcmp(names[n], name))
@@ -69,7 +69,9 @@ static int by_weight(const void *a, const void *b)
 
 	if (one->severity != other->severity)
 		return one->severity < other->severity ? -1 : 1;
-	return one->ns < other->ns ? -1 : one->ns > other->ns;
+	if (one->ns != other->ns)
+		return one->ns < other->ns ? -1 : 1;
+	return one < other ? -1 : one > other;
 }
 
 /* Lines of at most a hundred columns, cut between words. */

@@ -1,5 +1,6 @@
 /*
- * The table of rules. Order does not matter: each looks at stories, and none at what another has said.
+ * The table of rules. Each looks at stories, and none at what another has said. Of findings of one weight and time, those
+ * that stand first here are printed first.
  */
 #include <string.h>
 
@@ -18,6 +19,7 @@ static const rule rules[] = {
 	rule_overrun,      rule_wakeups,
 	rule_polling,      rule_acks,  /* rules_cq.c */
 	rule_dereg,        rule_churn, /* rules_mr.c */
+	rule_vain,                     /* rules_vain.c */
 	rule_ends,         rule_leaks,
 	rule_stuck,                 /* rules_end.c */
 	rule_port,         rule_cm, /* rules_events.c */

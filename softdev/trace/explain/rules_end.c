@@ -111,7 +111,12 @@ static void judge(struct findings *to, const struct story *s, const struct qp *q
 	}
 	const bool send = oldest->record.wr.opcode == IBV_WR_SEND || oldest->record.wr.opcode == IBV_WR_SEND_WITH_IMM;
 	const bool known = peer_find(to, s, qp, &peer) && !peer.qp->caps.srq;
-	if (send && known && peer.qp->received >= peer.qp->recv_posts)
+	if (send && known && peer.qp == qp && qp->received >= qp->recv_posts)
+		found(to, s, "wrong-dest-qp", FAILED, oldest->ns, qp->object,
+		      "%llu work requests of QP 0x%x, from wr_id 0x%llx on, never completed: dest_qp_num is its own "
+		      "number, so that it sends to itself, and it has no receive for them.",
+		      (unsigned long long)waiting, qp->number, (unsigned long long)oldest->record.wr.wr_id);
+	else if (send && known && peer.qp->received >= peer.qp->recv_posts)
 		found(to, s, "no-receives", FAILED, oldest->ns, qp->object,
 		      "%llu work requests of QP 0x%x, from wr_id 0x%llx on, never completed: the peer's QP 0x%x has "
 		      "no receive for them (%llu were posted to it, and %llu consumed), and rnr_retry %u %s.",

@@ -122,6 +122,19 @@ static void judge_event(struct findings *to, const struct story *s, const struct
 	}
 }
 
+/* Why the call was refused, as the end of a sentence. An id without a channel gets no events: its calls wait. */
+static const char *why_refused(const struct cm_id *id, const struct trace_record *r)
+{
+	if (!id || r->cm_call.what != TRACE_CM_CONNECT)
+		return "";
+	if (!id->route_asked)
+		return ". Its route is not known: call rdma_resolve_route after ADDR_RESOLVED, and connect after "
+		       "ROUTE_RESOLVED";
+	if (!id->route_known && id->events)
+		return ". Its route is not known yet: connect after the event ROUTE_RESOLVED";
+	return "";
+}
+
 void rule_cm(struct findings *to, const struct story *s)
 {
 	for (size_t n = 0; n < s->incident_count; n++) {
@@ -134,9 +147,10 @@ void rule_cm(struct findings *to, const struct story *s)
 			name_target(one->id < 0 ? NULL : &s->ids[one->id], target, sizeof(target));
 			if (item->record.error != 11) /* EAGAIN: of a channel that does not block */
 				found(to, s, "cm-refused", FAILED, item->ns, one->item,
-				      "%s failed (%s); the address is %s.",
+				      "%s failed (%s); the address is %s%s.",
 				      trace_cm_call_name(item->record.cm_call.what),
-				      trace_errno_name(item->record.error), target);
+				      trace_errno_name(item->record.error), target,
+				      why_refused(one->id < 0 ? NULL : &s->ids[one->id], &item->record));
 		}
 	}
 }

@@ -18,6 +18,11 @@ static const char *named(const struct key_case *of)
 	return of->remote ? "rkey" : "lkey";
 }
 
+static bool is_within(const struct mr *mr, uint64_t address, uint64_t length)
+{
+	return address >= mr->is.iova && length <= mr->is.length && address - mr->is.iova <= mr->is.length - length;
+}
+
 /* What is wrong with the key, as the end of a sentence, and the rule's name. NULL: nothing that can be seen. */
 static const char *judge_key(const struct key_case *of, uint8_t device, char *text, size_t size)
 {
@@ -28,9 +33,14 @@ static const char *judge_key(const struct key_case *of, uint8_t device, char *te
 
 	if (n < 0) {
 		const bool late = s->from->header.attached;
-		snprintf(text, size, "no memory region %s %s the %s 0x%x%s%s", whose, late ? "had" : "ever had",
+		const uint32_t swapped = __builtin_bswap32(of->key);
+		const bool order = map_get(of->remote ? &s->by_rkey : &s->by_lkey, key_of(device, swapped)) >= 0;
+		char hint[80] = "";
+		if (order)
+			snprintf(hint, sizeof(hint), ", but one has 0x%x: the same bytes in the other order", swapped);
+		snprintf(text, size, "no memory region %s %s the %s 0x%x%s%s%s", whose, late ? "had" : "ever had",
 			 named(of), of->key, late ? " since the recording began" : "",
-			 s->windows || late ? " (unless it is a memory window's)" : "");
+			 (s->windows || late) && !order ? " (unless it is a memory window's)" : "", hint);
 		return of->remote ? "wrong-rkey" : "wrong-lkey";
 	}
 	const struct mr *mr = &s->mrs[n];
@@ -39,15 +49,18 @@ static const char *judge_key(const struct key_case *of, uint8_t device, char *te
 			 (double)(of->ns - mr->gone) / 1e9);
 		return of->remote ? "rkey-deregistered" : "lkey-deregistered";
 	}
-	if (!of->first_only && (of->address < mr->is.iova || of->length > mr->is.length ||
-				of->address - mr->is.iova > mr->is.length - of->length)) {
+	if (!of->first_only && !is_within(mr, of->address, of->length)) {
+		const char *how = "";
+		if (is_within(mr, __builtin_bswap64(of->address), of->length))
+			how = ": the bytes of the address are in the other order";
+		else if (is_within(mr, of->address, 0))
+			how = ": the range begins in it and ends behind it";
+		else if (is_within(mr, of->address + mr->is.iova, of->length))
+			how = ": it is an offset, where an address belongs";
 		snprintf(text, size,
 			 "%llu bytes at 0x%llx are not within the region of %s 0x%x, which has %llu bytes at 0x%llx%s",
 			 (unsigned long long)of->length, (unsigned long long)of->address, named(of), of->key,
-			 (unsigned long long)mr->is.length, (unsigned long long)mr->is.iova,
-			 of->address >= mr->is.iova && of->address - mr->is.iova <= mr->is.length ?
-				 ": the range begins in it and ends behind it" :
-				 "");
+			 (unsigned long long)mr->is.length, (unsigned long long)mr->is.iova, how);
 		return of->remote ? "remote-out-of-bounds" : "local-out-of-bounds";
 	}
 	if (mr->access_known && (mr->access & of->rights) != of->rights) {

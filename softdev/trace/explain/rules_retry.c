@@ -157,11 +157,19 @@ void rule_rnr(struct findings *to, const struct story *s)
 		const struct qp *qp = &s->qps[one->qp];
 		char there[200] = "The peer was not recorded.";
 		struct peer peer;
-		if (peer_find(to, s, qp, &peer) && peer.qp->caps.srq)
+		const bool known = peer_find(to, s, qp, &peer);
+		if (known && peer.qp == qp) {
+			found(to, s, "wrong-dest-qp", FAILED, item->ns, qp->object,
+			      "RNR_RETRY_EXC_ERR on QP 0x%x: dest_qp_num is its own number, so that it sends to "
+			      "itself, and it has no receive for wr_id 0x%llx.",
+			      qp->number, (unsigned long long)item->record.done.wr_id);
+			continue;
+		}
+		if (known && peer.qp->caps.srq)
 			snprintf(there, sizeof(there),
 				 "The peer's QP 0x%x takes receives from a shared queue, which ran empty.",
 				 peer.qp->number);
-		else if (peer_find(to, s, qp, &peer))
+		else if (known)
 			snprintf(there, sizeof(there),
 				 "%llu receives were posted to the peer's QP 0x%x, and %llu consumed.",
 				 (unsigned long long)peer.qp->recv_posts, peer.qp->number,

@@ -170,8 +170,10 @@ void rule_other_status(struct findings *to, const struct story *s)
 			break;
 		case IBV_WC_REM_OP_ERR:
 			found(to, s, "peer-receive-memory", FAILED, item->ns, qp->object,
-			      "REM_OP_ERR of wr_id 0x%llx on QP 0x%x: the peer could not do it, mostly because the "
-			      "memory of its receive is not what its lkey opens.",
+			      "REM_OP_ERR of wr_id 0x%llx on QP 0x%x: the peer could not do it. The memory of its "
+			      "receive is not what its lkey opens, or memory of the message was freed or unmapped "
+			      "while "
+			      "it was registered.",
 			      (unsigned long long)item->record.done.wr_id, qp->number);
 			break;
 		case IBV_WC_MW_BIND_ERR:

@@ -76,6 +76,12 @@ void story_cm_call(struct story *s, size_t i)
 			}
 		}
 		break;
+	case TRACE_CM_CREATE:
+		id->route_asked = id->route_known = r->cm_call.family; /* rdma_create_ep() */
+		break;
+	case TRACE_CM_RESOLVE_ROUTE:
+		id->route_asked = true;
+		break;
 	case TRACE_CM_RESOLVE_ADDR:
 	case TRACE_CM_BIND:
 		id->to = r->cm_call;
@@ -105,6 +111,7 @@ void story_cm_event(struct story *s, size_t i)
 	}
 	s->ids[n].events++;
 	s->ids[n].connected |= r->cm_event.event == RDMA_CM_EVENT_ESTABLISHED;
+	s->ids[n].route_known |= r->cm_event.event == RDMA_CM_EVENT_ROUTE_RESOLVED;
 	s->ids[n].rejected |= r->cm_event.event == RDMA_CM_EVENT_REJECTED;
 	switch (r->cm_event.event) {
 	case RDMA_CM_EVENT_ADDR_ERROR:
