@@ -86,6 +86,25 @@ const char *trace_peek_file(struct trace_header *header, const char *path)
 	return wrong;
 }
 
+uint64_t trace_peek_records(const char *path)
+{
+	struct trace_ring rings[TRACE_RINGS];
+	const char *wrong = NULL;
+	uint64_t sum = 0;
+	int fd = open_file(path, &wrong);
+
+	if (fd < 0)
+		return 0;
+	if (trace_fetch_file(&fd, TRACE_HEADER_BYTES, rings, sizeof(rings))) {
+		for (unsigned n = 0; n < TRACE_RINGS; n++) {
+			const uint64_t size = trace_ring_records(n);
+			sum += rings[n].head < size ? rings[n].head : size;
+		}
+	}
+	close(fd);
+	return sum;
+}
+
 const char *trace_load_file(struct trace_recording *recording, const char *path)
 {
 	const char *wrong = NULL;

@@ -50,6 +50,9 @@ void trace_free(struct trace_recording *recording);
 /* Only the header, of a file by its name: NULL, or what is wrong with it. */
 const char *trace_peek_file(struct trace_header *header, const char *path);
 
+/* How many records such a file has at most; 0: it is none. */
+uint64_t trace_peek_records(const char *path);
+
 /* The parts of these, for those that read a file on while it is written. */
 const char *trace_load_header(struct trace_header *header, trace_fetch fetch, void *file);
 double trace_ns_per_tick(const struct trace_header *header, const struct trace_clocks *clocks);

@@ -155,8 +155,18 @@ bool shelf_newest_run(char path[PATH_MAX])
 
 /* ---- adding ------------------------------------------------------------------------------------------- */
 
-static struct trace_recording *next(struct shelf *shelf)
+/* Of recordings that are loaded. A whole one with all its threads has a million, and takes 100 MiB. */
+enum { MOST_RECORDS = 4 << 20 };
+
+struct trace_recording *shelf_next(struct shelf *shelf, const char *path)
 {
+	const uint64_t records = trace_peek_records(path);
+
+	/* The first is there in any case. */
+	if (shelf->count && shelf->records + records > MOST_RECORDS) {
+		shelf->left_out++;
+		return NULL;
+	}
 	if (shelf->count == shelf->room) {
 		const size_t room = shelf->room ? shelf->room * 2 : 8;
 		struct trace_recording *larger = realloc(shelf->recordings, room * sizeof(*larger));
@@ -165,13 +175,15 @@ static struct trace_recording *next(struct shelf *shelf)
 		shelf->recordings = larger;
 		shelf->room = room;
 	}
+	shelf->records += records;
 	return &shelf->recordings[shelf->count];
 }
 
 static bool add_file(struct shelf *shelf, const char *path)
 {
-	struct trace_recording *recording = next(shelf);
-	const char *wrong = recording ? trace_load_file(recording, path) : "there is no memory";
+	struct trace_recording *recording = shelf_next(shelf, path);
+	const char *wrong = recording ? trace_load_file(recording, path) :
+					"there is no memory for it beside those before it: name it alone";
 
 	if (wrong) {
 		if (!shelf->quiet)
@@ -231,62 +243,7 @@ bool shelf_add(struct shelf *shelf, const char *what)
 	return add_file(shelf, what);
 }
 
-/* ---- peers -------------------------------------------------------------------------------------------- */
-
-static bool same_time(const struct trace_recording *a, const struct trace_header *other)
-{
-	const struct trace_header *one = &a->header;
-
-	return (trace_is_alive(other) || other->late_ns >= one->begin_ns) &&
-	       (a->alive || one->late_ns >= other->begin_ns) && !strcmp(one->host, other->host);
-}
-
-/* By its header alone: there may be hundreds of recordings, each with a million records. */
-static bool is_peer(const struct shelf *shelf, const char *path)
-{
-	struct trace_header header;
-	bool useful = false;
-
-	if (trace_peek_file(&header, path))
-		return false;
-	for (size_t n = 0; n < shelf->count; n++) {
-		const struct trace_header *own = &shelf->recordings[n].header;
-		if (own->pid == header.pid && own->begin_ns == header.begin_ns)
-			return false; /* it is here already */
-		useful |= n < shelf->shown && same_time(&shelf->recordings[n], &header);
-	}
-	return useful;
-}
-
-static void add_peer(const char *path, const char *name, void *with)
-{
-	struct shelf *shelf = with;
-
-	if (!shelf_is_recording(name) || !is_peer(shelf, path))
-		return;
-	struct trace_recording *recording = next(shelf);
-	if (!recording)
-		return;
-	if (trace_load_file(recording, path))
-		trace_free(recording);
-	else
-		shelf->count++;
-}
-
-static void add_run_of_peers(const char *path, const char *name, void *with)
-{
-	(void)name;
-	shelf_each(path, add_peer, with);
-}
-
-void shelf_add_peers(struct shelf *shelf)
-{
-	char base[PATH_MAX];
-
-	shelf->shown = shelf->count;
-	if (shelf->shown && shelf_base(base))
-		shelf_each(base, add_run_of_peers, shelf);
-}
+/* ---- stories ------------------------------------------------------------------------------------------ */
 
 bool shelf_tell(struct shelf *shelf)
 {

@@ -17,7 +17,9 @@ struct shelf {
 	struct trace_recording *recordings;
 	struct story *stories;
 	size_t count, shown, room;
-	bool quiet; /* says nothing of what cannot be read */
+	uint64_t records; /* of those that are loaded */
+	size_t left_out;  /* for which there was no room */
+	bool quiet;       /* says nothing of what cannot be read */
 };
 
 /* ---- shelf.c ------------------------------------------------------------------------------------------ */
@@ -35,11 +37,16 @@ void shelf_each(const char *directory, void (*call)(const char *path, const char
 bool shelf_is_recording(const char *name);
 /* Adds a file, or the files of a directory, or (a number) the recordings of a process. Says what cannot be read. */
 bool shelf_add(struct shelf *shelf, const char *what);
-/* Ends what is shown. Adds other recordings of this user of the same time, as peers. */
-void shelf_add_peers(struct shelf *shelf);
+/* The place of the next one, which counts when count does. NULL: there is no room for what is in that file. */
+struct trace_recording *shelf_next(struct shelf *shelf, const char *path);
 /* Tells the stories of all. */
 bool shelf_tell(struct shelf *shelf);
 void shelf_free(struct shelf *shelf);
+
+/* ---- peers.c ------------------------------------------------------------------------------------------ */
+
+/* Ends what is shown. Adds other recordings of this user of the same time, as peers. */
+void shelf_add_peers(struct shelf *shelf);
 
 /* ---- run.c -------------------------------------------------------------------------------------------- */
 
