@@ -32,6 +32,9 @@ struct wording {
 };
 extern const struct wording mistakes_words[];
 
+/* That of mistakes_pairs: nothing is ever acknowledged. */
+void wrong_packet_number(void);
+
 /* Before the call in which it hangs. */
 void last_call(void);
 /* The next completion of either queue, whatever it is. */

@@ -208,6 +208,20 @@ static void domain_in_use(void)
     end_close(&a);
 }
 
+static void registered_for_nothing(void)
+{
+    struct end end;
+
+    end_open(&end, NULL);
+    for (int n = 0; n < 100; n++) {
+        struct ibv_mr *mr = ibv_reg_mr(end.pd, end.buf, end.size, IBV_ACCESS_LOCAL_WRITE);
+
+        CHECK(mr);
+        OK(ibv_dereg_mr(mr));
+    }
+    end_close(&end);
+}
+
 const struct mistake mistakes_memory[] = {
     {"a wrong rkey", "wrong-rkey", unknown_remote_key, false},
     {"a WRITE behind the end of the peer's region", "remote-out-of-bounds", behind_the_remote_region, false},
@@ -222,6 +236,7 @@ const struct mistake mistakes_memory[] = {
     {"memory that is not there, in a loop", "register-fault", refused_in_a_loop, false},
     {"an atomic operation at an odd address", "atomic-unaligned", odd_address, false},
     {"a registration for each message", "registration-per-message", registered_for_each_message, false},
+    {"registrations that no work request uses", "registration-churn", registered_for_nothing, false},
     {"memory deregistered while it is sent", "dereg-in-use", deregistered_in_use, false},
     {"a protection domain freed before its objects", "destroy-in-use", domain_in_use, false},
     MISTAKES_END,

@@ -83,7 +83,7 @@ static void wrong_address(void)
     pair_close(&a, &b);
 }
 
-static void wrong_packet_number(void)
+void wrong_packet_number(void)
 {
     pair_open(&a, &b, NULL);
     struct address here = end_address(&a), there = end_address(&b);
