@@ -29,8 +29,10 @@ static void list_contexts(struct soft_attach *to)
 
 static void list_cqs(struct soft_attach *to)
 {
-	to->cqs = calloc(SOFT_MAX_CQ, sizeof(*to->cqs));
-	for (uint32_t i = 0; i < SOFT_MAX_CQ && to->cqs; i++) {
+	const uint32_t places = atomic_load(&soft_proc.cq_places);
+
+	to->cqs = calloc(places + 1, sizeof(*to->cqs));
+	for (uint32_t i = 0; i < places && to->cqs; i++) {
 		soft_lock(&soft_proc.cq_lock);
 		const struct soft_cq *cq = atomic_load(&soft_proc.cqs[i]);
 		if (cq)

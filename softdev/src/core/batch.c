@@ -111,7 +111,7 @@ void soft_batch_release(void)
 
 	if (soft_likely(!atomic_load(&soft_proc.held)))
 		return;
-	for (uint32_t i = 0; i < SOFT_MAX_CQ; i++) {
+	for (uint32_t i = 0; i < atomic_load(&soft_proc.cq_places); i++) {
 		struct soft_cq *cq = soft_cq_pin(i);
 		if (!cq)
 			continue;

@@ -170,6 +170,7 @@ struct soft_proc {
 	struct soft_region *_Atomic keys[SOFT_MAX_MR];
 	struct soft_cq *_Atomic cqs[SOFT_MAX_CQ];
 	uint32_t cq_cursor;
+	atomic_uint cq_places;    /* of cqs, from the first: no CQ is behind them. Grows */
 	struct soft_lock cq_lock; /* to find a CQ in cqs and pin it */
 	struct soft_mw *_Atomic mws[SOFT_MAX_MR];
 

@@ -12,7 +12,8 @@ enum {
 	SOFT_MAX_WR = 16384,
 	SOFT_MAX_CQE = 1 << 20,
 	SOFT_MAX_INLINE = 1 << 20,
-	SOFT_MAX_CQ = 1024,       /* doors for each peer */
+	SOFT_MAX_CQ = 1 << 14,    /* doors for each peer */
+	SOFT_FIRST_CQS = 1024,    /* places that are looked at while there are no more CQs */
 	SOFT_MAX_MR = 1 << 16,    /* entries in the published key table */
 	SOFT_MAX_DOORS = 4096,    /* links to peer processes */
 	SOFT_QPN_INDEX_BITS = 14, /* a QP number is process slot (10 bits), a number drawn at random (14 bits) */

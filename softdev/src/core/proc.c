@@ -256,7 +256,7 @@ static void abandon(struct soft_ctx *ctx)
 			atomic_store(&qp->number, 0);
 		}
 	}
-	for (uint32_t i = 0; i < SOFT_MAX_CQ; i++) {
+	for (uint32_t i = 0; i < atomic_load(&soft_proc.cq_places); i++) {
 		struct soft_cq *cq = atomic_load(&soft_proc.cqs[i]);
 		if (cq && cq->cq.context == &ctx->v.context)
 			soft_cq_unpublish(cq);

@@ -12,7 +12,7 @@
 
 void soft_run_doors(void)
 {
-	for (uint32_t i = 0; i < SOFT_MAX_CQ; i++) {
+	for (uint32_t i = 0; i < atomic_load(&soft_proc.cq_places); i++) {
 		struct soft_cq *cq = soft_cq_pin(i);
 		if (!cq)
 			continue;
@@ -29,7 +29,7 @@ static bool run_stalls(void)
 {
 	bool again = false;
 
-	for (uint32_t i = 0; i < SOFT_MAX_CQ; i++) {
+	for (uint32_t i = 0; i < atomic_load(&soft_proc.cq_places); i++) {
 		struct soft_cq *cq = soft_cq_pin(i);
 		if (!cq)
 			continue;

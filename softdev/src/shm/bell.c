@@ -60,7 +60,7 @@ void soft_doors_drop(struct soft_link *link)
 	if (!doors)
 		return;
 	link->here = NULL;
-	for (uint32_t i = 0; i < SOFT_MAX_CQ; i++) {
+	for (uint32_t i = 0; i < atomic_load(&soft_proc.cq_places); i++) {
 		struct soft_cq *cq = soft_cq_pin(i);
 		if (!cq)
 			continue;

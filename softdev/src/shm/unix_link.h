@@ -7,7 +7,7 @@
 #include "shm/lane.h"
 
 /* Its last digit counts the layouts of messages, lanes and segments: one that changes takes the next. */
-enum { SOFT_LINK_MAGIC = 0x53524c33, SOFT_PACKET_FDS = 2, SOFT_NO_EVENT = 0 };
+enum { SOFT_LINK_MAGIC = 0x53524c34, SOFT_PACKET_FDS = 2, SOFT_NO_EVENT = 0 };
 
 enum soft_packet_type {
 	SOFT_HELLO = 1,  /* both directions, first. fds: doors for this peer, published segment */

@@ -38,6 +38,24 @@ static void cq_free(struct soft_cq *cq)
 	free(cq);
 }
 
+/* They are taken in turns, and more of them when none is free. SOFT_MAX_CQ: none is left. soft_proc.lock held. */
+static uint32_t free_place(void)
+{
+	uint32_t places = atomic_load(&soft_proc.cq_places);
+
+	for (uint32_t n = 0; n < places; n++) {
+		const uint32_t i = soft_proc.cq_cursor = (soft_proc.cq_cursor + 1) % places;
+		if (!atomic_load(&soft_proc.cqs[i]))
+			return i;
+	}
+	if (places == SOFT_MAX_CQ)
+		return SOFT_MAX_CQ;
+	soft_proc.cq_cursor = places;
+	places = places ? 2 * places : SOFT_FIRST_CQS;
+	atomic_store(&soft_proc.cq_places, places < SOFT_MAX_CQ ? places : SOFT_MAX_CQ);
+	return soft_proc.cq_cursor;
+}
+
 struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_context, struct ibv_comp_channel *channel,
 			       uint32_t comp_vector, uint64_t wc_flags, uint32_t flags)
 {
@@ -72,22 +90,18 @@ struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_cont
 	pthread_mutex_init(&cq->cq.mutex, NULL);
 	pthread_cond_init(&cq->cq.cond, NULL);
 
-	bool placed = false;
 	pthread_mutex_lock(&soft_proc.lock);
 	const bool whole = cq->ring && cq->slots && cq->doors && cq->own;
-	for (uint32_t n = 0; whole && n < SOFT_MAX_CQ && !placed; n++) {
-		uint32_t i = soft_proc.cq_cursor = (soft_proc.cq_cursor + 1) % SOFT_MAX_CQ;
-		if (atomic_load(&soft_proc.cqs[i]))
-			continue;
+	const uint32_t i = whole ? free_place() : SOFT_MAX_CQ;
+	if (i < SOFT_MAX_CQ) {
 		cq->index = cq->cq.handle = i;
 		cq->batch = soft_batch_new(i);
 		cq->armed = &soft_proc.published->cq[i].armed;
 		atomic_fetch_and(cq->armed, ~(uint64_t)SOFT_ARM_WANTED); /* the number goes on */
 		atomic_store(&soft_proc.cqs[i], cq);
-		placed = true;
 	}
 	pthread_mutex_unlock(&soft_proc.lock);
-	if (!placed) {
+	if (i == SOFT_MAX_CQ) {
 		cq_free(cq);
 		errno = ENOMEM;
 		return NULL;
