@@ -197,7 +197,8 @@ int softdev_faults(const char *spec);
 /*
  * Adds one fault, in the same words, or "list", "clear" or "clear N" (the number that list gives). The answer is text of
  * at most size - 1 bytes: the fault's number, the list, or what is wrong with the request. Other processes of the user
- * ask for the same by `softdev fault PID`. Returns 0, EINVAL, ENOENT (clear: no such fault) or ENOSPC (64 faults).
+ * ask for the same by `softdev fault PID`. Returns 0, EINVAL, ENOENT (clear: no such fault; qp: no such queue pair) or
+ * ENOSPC (64 faults).
  */
 int softdev_fault(const char *request, char *answer, size_t size);
 

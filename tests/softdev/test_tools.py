@@ -58,6 +58,28 @@ def test_devinfo(library: Path) -> None:
     assert "nvalid" not in out
 
 
+@pytest.mark.parametrize(
+    ("second", "wrong"),
+    [
+        ('at = "1s"\nport = "dwn"', "fault 2: port=dwn: wanted: down or up"),
+        ('at = "1s"', "fault 2: at= of what?"),
+        ('port = "down"\nport = "up"', "fault 2: port: twice"),
+        ("]\nmtu = 512", "fault 2: ]: here should be a word"),
+    ],
+    ids=["value", "nothing", "twice", "no word"],
+)
+def test_a_plan_with_a_mistake(library: Path, tmp_path: Path, second: str, wrong: str) -> None:
+    """What is wrong is said, and in which fault of the plan. None of the plan is made."""
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f"[[fault]]\nmtu = 256\n[[fault]]\n{second}\n")
+    environ = {**environment(library), "SOFTDEV_FAULTS": f"@{plan}"}
+    done = subprocess.run(
+        ["ibv_devinfo"], env=environ, capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    assert wrong in done.stderr
+    assert not re.search(r"active_mtu:\s*256", done.stdout)
+
+
 def test_hidden_device(library: Path) -> None:
     environ = {**environment(library), "SOFTDEV_DEVICE": "none"}
     done = subprocess.run(

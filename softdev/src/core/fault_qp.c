@@ -166,6 +166,18 @@ static bool kill(struct soft_qp *qp)
 	return dead;
 }
 
+bool soft_fault_may_kill(uint32_t number)
+{
+	const uint32_t used = atomic_load(&soft_proc.qp_used);
+	struct soft_qp *found = number ? soft_qp_find(number) : NULL;
+
+	for (uint32_t i = 0; !number && !found && i < used; i++) {
+		found = atomic_load(&soft_proc.qps[i]);
+		found = found && is_connected(found) ? found : NULL;
+	}
+	return found && is_connected(found);
+}
+
 bool soft_fault_kill(uint32_t number, uint64_t random)
 {
 	const uint32_t used = atomic_load(&soft_proc.qp_used);

@@ -127,6 +127,28 @@ static bool read_port(const char *text, enum soft_fault_port *port)
 
 /* ---- words ------------------------------------------------------------------------------------------- */
 
+/* Whether that word is among those that were read: which of two holds, no reader of a plan can tell. */
+static bool is_there(const struct soft_fault_words *w, const char *name)
+{
+	const struct {
+		const char *name;
+		bool there;
+	} words[] = {
+		{ "seed", w->seeded },        { "at", w->at_ns != 0 },
+		{ "for", w->for_ns != 0 },    { "every", w->every_ns != 0 },
+		{ "slow", w->slow_ns != 0 },  { "late", w->late_ns != 0 },
+		{ "device", w->device != 0 }, { "port", w->port != SOFT_FAULT_PORT_AS_IS },
+		{ "mtu", w->mtu != 0 },       { "qp", w->kills },
+		{ "async", w->announces },    { "gid", w->has_gid },
+	};
+	const int kind = soft_fault_named(name);
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
+		if (words[i].there && !strcmp(name, words[i].name))
+			return true;
+	return kind >= 0 && w->chances >> kind & 1;
+}
+
 /* What values a name has; NULL: there is no such name. *ok: this is one, and it is taken. */
 static const char *read_word(const char *name, const char *value, struct soft_fault_words *w, bool *ok)
 {
@@ -209,8 +231,9 @@ static int check(const struct soft_fault_words *w, char why[SOFT_FAULT_WHY])
 		snprintf(why, SOFT_FAULT_WHY, "every= is longer than for=, which is named beside it");
 		return EINVAL;
 	}
-	if (w->for_ns && soft_fault_is_empty(w)) {
-		snprintf(why, SOFT_FAULT_WHY, "for= of what? Such as port=down for=2s");
+	const char *of_what = w->for_ns ? "for" : w->at_ns ? "at" : w->every_ns ? "every" : w->device ? "device" : NULL;
+	if (of_what && soft_fault_is_empty(w)) {
+		snprintf(why, SOFT_FAULT_WHY, "%s= of what? Such as port=down for=2s", of_what);
 		return EINVAL;
 	}
 	return 0;
@@ -229,7 +252,12 @@ int soft_fault_read(const char *text, size_t size, struct soft_fault_words *w, c
 			return check(w, why);
 		bool ok = copy_word(text, size, &at, is_letter, name);
 		if (!ok) {
-			snprintf(why, SOFT_FAULT_WHY, "here should be a word like port=down: byte %zu", at + 1);
+			size_t n = 0;
+
+			while (n < WORD && at + n < size && text[at + n] > ' ' && text[at + n] < 127)
+				n++;
+			snprintf(why, SOFT_FAULT_WHY, "%s%.*s: here should be a word like port=down", name, (int)n,
+				 text + at);
 			return EINVAL;
 		}
 		skip(text, size, &at);
@@ -238,6 +266,10 @@ int soft_fault_read(const char *text, size_t size, struct soft_fault_words *w, c
 		skip(text, size, &at);
 		if (!ok || !copy_word(text, size, &at, is_visible, value)) {
 			snprintf(why, SOFT_FAULT_WHY, "%s: without a value", name);
+			return EINVAL;
+		}
+		if (is_there(w, name)) {
+			snprintf(why, SOFT_FAULT_WHY, "%s: twice", name);
 			return EINVAL;
 		}
 		const char *wanted = read_word(name, value, w, &ok);

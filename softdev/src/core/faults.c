@@ -305,6 +305,10 @@ SOFT_EXPORT int softdev_fault(const char *request, char *answer, size_t size)
 		snprintf(answer, size, "%s\n", why);
 		return EINVAL;
 	}
+	if (words.kills && !words.at_ns && !words.every_ns && !soft_fault_may_kill(words.qp)) {
+		snprintf(answer, size, "qp: there is no such queue pair that is connected; `list` shows all\n");
+		return ENOENT;
+	}
 	pthread_mutex_lock(&lock);
 	const bool full = count == MOST;
 	if (!full) {
@@ -347,6 +351,17 @@ static char *read_plan(const char *path, size_t *size)
 	return NULL;
 }
 
+/* Which of a plan's faults that is about. */
+static int bad_fault(unsigned nth, bool alone, char why[SOFT_FAULT_WHY])
+{
+	char what[SOFT_FAULT_WHY];
+
+	snprintf(what, sizeof(what), "%s", why);
+	if (!alone)
+		snprintf(why, SOFT_FAULT_WHY, "fault %u: %.*s", nth, SOFT_FAULT_WHY - 20, what);
+	return EINVAL;
+}
+
 /* Reads all requests of a plan, and then puts them into the table in place of what was there. 0 or EINVAL. */
 static int replace(const char *plan, size_t size, char why[SOFT_FAULT_WHY])
 {
@@ -367,7 +382,7 @@ static int replace(const char *plan, size_t size, char why[SOFT_FAULT_WHY])
 				return EINVAL; /* found in the first pass */
 			}
 			if (soft_fault_read(request, n, &words, why))
-				return EINVAL;
+				return bad_fault(faults + 1, !faults && at == size, why);
 			faults += !pass && !soft_fault_is_empty(&words);
 			if (faults > MOST) {
 				snprintf(why, SOFT_FAULT_WHY, "more than %d faults", MOST);

@@ -56,6 +56,8 @@ void soft_fault_look_again(struct soft_cq *cq, uint32_t slot);
 void soft_fault_cut(unsigned devices, bool down);
 /* Ends a queue pair as a card does that has lost it. 0: one of those that are connected. No lock held. False: none. */
 bool soft_fault_kill(uint32_t number, uint64_t random);
+/* Whether there is one, now. */
+bool soft_fault_may_kill(uint32_t number);
 /* Writes the queue pairs of this process. Returns the bytes, at most size - 1. */
 size_t soft_fault_list_qps(char *to, size_t size);
 

@@ -222,8 +222,13 @@ static void a_queue_pair_dies(void)
     CHECK_EQ(end_state(&a), IBV_QPS_RTS);
     CHECK_EQ(next_event(b.context), IBV_EVENT_QP_FATAL);
     expect_wc(b.recv_cq, 1, IBV_WC_WR_FLUSH_ERR);
+    /* It is dead already: who has mistyped a number hears of it. */
+    CHECK_EQ(softdev_fault(request, NULL, 0), ENOENT);
     fault("qp=any");
     CHECK_EQ(end_state(&a), IBV_QPS_ERR);
+    CHECK_EQ(softdev_fault("qp=any", NULL, 0), ENOENT);
+    CHECK_EQ(softdev_fault("qp=0x1 for=1s", NULL, 0), ENOENT);
+    fault("qp=any at=1s"); /* there may be one by then */
     close_pair();
 }
 

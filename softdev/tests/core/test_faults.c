@@ -35,6 +35,14 @@ static void plans(void)
                                       "mtu=1000",
                                       "device=soft4 port=down",
                                       "async=rain",
+                                      "at=1s",
+                                      "every=1s",
+                                      "device=soft0",
+                                      "port=down port=up",
+                                      "drop=0.1,drop=0.2",
+                                      "seed=1 seed=2",
+                                      "[[falt]]\nport = \"down\"\n",
+                                      "[[fault]]\nmtu = 1024\n[[fault]]\nat = \"1s\"\n",
                                       "@/nonexistent"};
 
     for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
