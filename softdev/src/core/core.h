@@ -233,6 +233,8 @@ int soft_slot_connect(uint32_t slot, pid_t *pid);
 int soft_slot_accept(int listen_fd, pid_t *pid);
 /* True if a process of this user on this host holds that slot. */
 bool soft_slot_taken(uint32_t slot);
+/* The same of a peer that is missed. Says once on standard error that it is another user's, which no error code tells. */
+bool soft_slot_answers(uint32_t slot);
 
 /* ---- home.c ----------------------------------------------------------------------------------------- */
 

@@ -232,7 +232,7 @@ static bool may_answer_yet(struct soft_qp *qp)
 	static const uint64_t longest_ns = 10000000000;
 
 	if (!qp->remote || qp->heard || qp->silent_ns >= longest_ns ||
-	    !soft_slot_taken(qp->attr.dest_qp_num >> SOFT_QPN_INDEX_BITS))
+	    !soft_slot_answers(qp->attr.dest_qp_num >> SOFT_QPN_INDEX_BITS))
 		return false;
 	const uint64_t now = soft_clock_ns(), when = retry_deadline(qp);
 	qp->silent_ns += when - now;

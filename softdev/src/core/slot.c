@@ -10,6 +10,7 @@
  */
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -130,6 +131,47 @@ bool soft_slot_taken(uint32_t slot)
 		return errno != ECONNREFUSED && errno != ENOENT; /* many may be connecting, or no descriptor is left */
 	close(fd);
 	return true;
+}
+
+/* The kernel's list of sockets shows names of all users. 0: none but this user's, or there is no list. */
+static unsigned other_user_of(uint32_t slot)
+{
+	FILE *list = fopen("/proc/net/unix", "re");
+	char line[256];
+	unsigned found = 0;
+
+	while (list && !found && fgets(line, sizeof(line), list)) {
+		const char *name = strstr(line, "@" SOFT_SLOT_NAME ".");
+		char *end;
+
+		if (!name)
+			continue;
+		const unsigned long user = strtoul(name + sizeof("@" SOFT_SLOT_NAME), &end, 10);
+		if (*end == '.' && user != getuid() && strtoul(end + 1, NULL, 10) == slot)
+			found = (unsigned)user + 1;
+	}
+	if (list)
+		fclose(list);
+	return found;
+}
+
+bool soft_slot_answers(uint32_t slot)
+{
+	enum { LOOKS = 16 }; /* the list may be long */
+	static atomic_uint looked;
+
+	if (soft_slot_taken(slot))
+		return true;
+	if (atomic_load(&looked) >= LOOKS || atomic_fetch_add(&looked, 1) >= LOOKS)
+		return false;
+	const unsigned user = other_user_of(slot);
+	if (user && atomic_exchange(&looked, LOOKS) < LOOKS)
+		fprintf(stderr,
+			"softdev: the peer of a queue pair is a process of another user (%u) of this host, and memory "
+			"is "
+			"shared within one user only: SOFTDEV_WIRE=only, in both, has packets reach it\n",
+			user - 1);
+	return false;
 }
 
 /* ---- a slot for this process ------------------------------------------------------------------------ */
