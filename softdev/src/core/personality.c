@@ -64,6 +64,10 @@ static void clamp(struct soft_personality *p)
 	p->completions = wanted.completions;
 	p->coalesce = wanted.coalesce;
 	p->coalesce_us = wanted.coalesce_us;
+	p->inline_block = wanted.inline_block;
+	p->inline_before = wanted.inline_before;
+	p->inline_before_ud = wanted.inline_before_ud;
+	p->inline_head = wanted.inline_head;
 }
 
 static void choose(void)

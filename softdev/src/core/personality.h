@@ -22,6 +22,7 @@ struct soft_personality {
 	bool negative_errors, signaled_only;
 	const char *no_reads, *placement, *completions;
 	uint32_t coalesce, coalesce_us;
+	uint32_t inline_block, inline_before, inline_before_ud, inline_head;
 };
 
 /* Whether WRITEs may be placed in any order, at least in memory that allows it. Set before there is a queue pair. */

@@ -104,19 +104,38 @@ static void queues_free(struct soft_qp *qp)
 	qp->srq_wqe = NULL;
 }
 
+static uint32_t round_up(uint32_t n, uint32_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+/* Adapters have room for inline data where the scatter list stands, and to the end of the blocks that a request fills. */
+static uint32_t inline_room(const struct soft_qp *qp)
+{
+	const struct soft_personality *are = soft_personality();
+	const uint32_t entry = sizeof(struct ibv_sge), list = qp->cap.max_send_sge * entry;
+	const uint32_t before = qp->qp.qp_type == IBV_QPT_UD ? are->inline_before_ud : are->inline_before;
+	const uint32_t asked = qp->cap.max_inline_data;
+	uint32_t room = list;
+
+	if (are->inline_block) {
+		const uint32_t data = asked ? round_up(are->inline_head + asked, entry) : 0;
+
+		room = round_up(before + (list > data ? list : data), are->inline_block) - before - are->inline_head;
+	}
+	room = room < are->max_inline_data ? room : are->max_inline_data;
+	return room > asked ? room : asked;
+}
+
 static int queues_make(struct soft_qp *qp)
 {
 	struct ibv_qp_cap *cap = &qp->cap;
-	uint32_t size = 1, inline_bytes;
+	uint32_t size = 1;
 
 	cap->max_send_wr = cap->max_send_wr ? cap->max_send_wr : 1;
 	cap->max_send_sge = cap->max_send_sge ? cap->max_send_sge : 1;
 	cap->max_recv_sge = cap->max_recv_sge ? cap->max_recv_sge : 1;
-	/* Adapters have room for inline data where the scatter list stands; rdma_xclient counts on it. */
-	inline_bytes = cap->max_send_sge * (uint32_t)sizeof(struct ibv_sge);
-	inline_bytes =
-		inline_bytes < soft_personality()->max_inline_data ? inline_bytes : soft_personality()->max_inline_data;
-	cap->max_inline_data = cap->max_inline_data > inline_bytes ? cap->max_inline_data : inline_bytes;
+	cap->max_inline_data = inline_room(qp); /* rdma_xclient counts on more than it asks for */
 	while (size < cap->max_send_wr)
 		size *= 2;
 	qp->sq_mask = size - 1;

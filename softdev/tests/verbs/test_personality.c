@@ -194,12 +194,24 @@ static struct ibv_device_attr reported(void)
     return attr;
 }
 
+/* To a queue pair that asks for so many bytes. */
+static uint32_t granted_inline(enum ibv_qp_type type, uint32_t sges, uint32_t bytes)
+{
+    struct ibv_qp_cap cap = {
+        .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = sges, .max_inline_data = bytes};
+
+    CHECK_EQ(makes(type, &cap), 0);
+    return cap.max_inline_data;
+}
+
 static void as_soft(void)
 {
     CHECK_EQ(reported().vendor_id, 0xffffff);
     CHECK_EQ(entries(1), 64);
     CHECK_EQ(entries(65), 128);
     limits(IBV_QPT_RC, 16384, 32, 32, 1 << 20);
+    CHECK_EQ(granted_inline(IBV_QPT_RC, 2, 0), 32);
+    CHECK_EQ(granted_inline(IBV_QPT_RC, 2, 33), 33);
     mistaken((struct mistakes){.sges = EINVAL, .recv_sges = EINVAL, .inlined = EINVAL, .early = EINVAL});
     reads_without_depth(EINVAL, true);
 }
@@ -216,6 +228,13 @@ static void as_mlx5(void)
     CHECK_EQ(entries(4), 7);
     CHECK_EQ(entries(64), 127);
     limits(IBV_QPT_RC, 16384, 30, 30, 1 << 20);
+    CHECK_EQ(granted_inline(IBV_QPT_RC, 1, 0), 60);
+    CHECK_EQ(granted_inline(IBV_QPT_RC, 1, 60), 60);
+    CHECK_EQ(granted_inline(IBV_QPT_RC, 1, 61), 124);
+    CHECK_EQ(granted_inline(IBV_QPT_RC, 5, 0), 124); /* their list takes two blocks */
+    CHECK_EQ(granted_inline(IBV_QPT_UC, 1, 220), 252);
+    CHECK_EQ(granted_inline(IBV_QPT_UD, 1, 0), 60);
+    CHECK_EQ(granted_inline(IBV_QPT_UD, 4, 100), 124);
     CHECK_EQ(shared_receives(16384, 31), 0);
     CHECK_EQ(shared_receives(16384, 32), EINVAL);
     mistaken((struct mistakes){.sges = ENOMEM, .recv_sges = EINVAL, .inlined = ENOMEM, .early = ENOMEM});
