@@ -205,11 +205,16 @@ test-late: install .venv/.examples ## the tests of test-rxe on the software devi
 	AIORDMA_FILTER="seed=$(SEED); delay p=0.3 ms=3" $(PY) -m pytest -q --deselect tests/faults/test_streams.py \
 	  --deselect tests/links/pregranted/test_leaving.py $(or $(ARGS),@tests/vm/suite.txt)
 
-# softdev/personalities/README.md has the names. "@tests/vm/suite.txt" is what holds on devices of other kinds, too.
-PERSONALITIES := mlx5 irdma qedr bnxt_re rxe unordered
+# softdev/personalities/README.md has the names. "@tests/vm/suite.txt" is what holds on devices of other kinds, too. Less of it
+# holds where rdma_cm alone connects queue pairs or there are no datagrams, and nothing where there is no RC.
+PERSONALITIES := mlx5 irdma qedr bnxt_re rxe unordered iwarp siw erdma efa
 test-personalities: install .venv/.examples ## the tests of test-rxe on a software device that is like a card (PERSONALITIES="mlx5 irdma")
 	@for name in $(PERSONALITIES); do echo "== SOFTDEV_PERSONALITY=$$name"; \
-	  SOFTDEV_PERSONALITY=$$name $(PY) -m pytest -q $(WORKERS) --one-loop $(or $(ARGS),@tests/vm/suite.txt) || exit 1; done
+	  case $$name in \
+	    iwarp|siw|erdma) tests="@tests/vm/siw.txt tests/system/integration/test_iwarp.py";; \
+	    efa) tests=tests/system/integration/test_without_connections.py;; \
+	    *) tests=@tests/vm/suite.txt;; esac; \
+	  SOFTDEV_PERSONALITY=$$name $(PY) -m pytest -q $(WORKERS) --one-loop $(or $(ARGS),$$tests) || exit 1; done
 
 # A seed draws the same again: `make test-orders SEED=7 SEEDS=1 ARGS="tests/links -k resize -x"`.
 SEEDS := 10

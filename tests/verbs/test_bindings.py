@@ -59,13 +59,23 @@ def bound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def is_siw(backend: Backend) -> bool:
-    """The kernel's iWARP: no datagrams, and rdma_cm alone connects its queue pairs."""
+    """The kernel's iWARP: no address handles, and its GIDs are no addresses."""
     return backend.is_iwarp and not backend.is_soft
 
 
 def skip_on_siw(backend: Backend, why: str) -> None:
     if is_siw(backend):
         pytest.skip(f"iWARP: {why}")
+
+
+def skip_by_cm(backend: Backend) -> None:
+    if backend.by_cm:
+        pytest.skip("iWARP: rdma_cm alone connects queue pairs")
+
+
+def skip_without_datagrams(backend: Backend) -> None:
+    if backend.is_iwarp:
+        pytest.skip("iWARP: there are no datagrams")
 
 
 def raw(backend: Backend) -> dict[str, Any]:
@@ -142,7 +152,7 @@ def test_both_see_the_same_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_queue_pair_goes_through_its_states(bound: Backend) -> None:
-    skip_on_siw(bound, "rdma_cm alone connects queue pairs")
+    skip_by_cm(bound)
     pd = bound.alloc_pd()
     queue = CompletionQueue(bound, 64)
     left, right = (RcQp(bound, pd, queue, QpSize(send_wr=16)) for _ in range(2))
@@ -166,7 +176,7 @@ def test_a_queue_pair_goes_through_its_states(bound: Backend) -> None:
 
 
 def test_a_datagram_queue_pair_and_an_address_handle(bound: Backend) -> None:
-    skip_on_siw(bound, "there are no datagrams")
+    skip_without_datagrams(bound)
     pd = bound.alloc_pd()
     queue = CompletionQueue(bound, 64)
     qp = UdQp(bound, pd, queue, QpSize(), 0x1234)
