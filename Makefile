@@ -23,7 +23,7 @@ APT_DEMO := redis-server redis-tools iproute2
 APT := $(APT_DEMO) g++ pkg-config ibverbs-utils rdmacm-utils perftest procps tshark
 APT_VM := qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core iproute2
 APT_SMC := gcc libc6-dev redis-server redis-tools nginx-light curl iperf3
-APT_STACKS := dpkg-dev perftest qperf ucx-utils openmpi-bin libfabric-bin python3-mpi4py rdma-core
+APT_STACKS := dpkg-dev perftest qperf ucx-utils openmpi-bin libfabric-bin python3-mpi4py rdma-core fio
 APT_APPS := linux-perf
 APT_COUNT := valgrind strace
 APT_CLIENTS := nginx-light postgresql redis-server redis-tools curl
@@ -150,7 +150,15 @@ test-quick: install .venv/.examples ## most tests, on one event loop each, in th
 	@tests/system/stacks/source build/stacks || echo "rdma-core's source could not be had: its own tests are left out"
 	@touch $@
 
-test-stacks: install .venv/.stacks ## rdma-core's tests, perftest, qperf, UCX, libfabric and MPI on the device (ARGS: words)
+# The tests are in ibverbs' source only. Cython, which pip asks for before it gives that, is the build's own.
+build/stacks/ibverbs: build/blocks/ibverbs
+	@rm -rf $@ && mkdir -p $@
+	@$(PY) -m pip download -q --disable-pip-version-check --no-deps --no-build-isolation --no-binary ibverbs -d $@ \
+	  "ibverbs==$$($</bin/python -c 'from importlib.metadata import version; print(version("ibverbs"))')" && \
+	  tar -xzf $@/ibverbs-*.tar.gz -C $@ || echo "ibverbs' source could not be had: its own tests are left out"
+
+STACKS := .venv/.stacks build/blocks/nixl build/blocks/mooncake build/blocks/softdev build/stacks/ibverbs
+test-stacks: install $(STACKS) ## rdma-core's tests, perftest, qperf, fio, UCX, libfabric, MPI, ibverbs, NIXL, Mooncake (ARGS: words)
 	$(PY) -m tests.system.stacks $(ARGS)
 
 # An unmodified valkey-server with RDMA, compiled from Debian's source: two minutes of CPU time, the first time.
@@ -508,11 +516,12 @@ count-trips: install .venv/.deps-bench .venv/.apt-count ## instructions and syst
 bench-hosts: install .venv/.deps-bench ## between hosts without a card: the RoCEv2 wire beside TCP, two namespaces (root; ARGS="--mtu 4500")
 	$(PY) -m benchmarks.hosts $(ARGS)
 
-# NIXL and Mooncake, each in an environment of its own: their packages want versions that others do not.
+# NIXL, Mooncake and ibverbs, each in an environment of its own: their packages want versions that others do not.
 build/blocks/nixl: BLOCKS := nixl-cu12 numpy
 build/blocks/mooncake: BLOCKS := mooncake-transfer-engine-non-cuda numpy
-build/blocks/nixl build/blocks/mooncake: .venv/.deps
-	@echo "== $(@F) for bench-blocks"
+build/blocks/ibverbs: BLOCKS := ibverbs pytest numpy
+build/blocks/nixl build/blocks/mooncake build/blocks/ibverbs: .venv/.deps
+	@echo "== $(@F), from PyPI"
 	@$(PY) -m venv $@ && ($@/bin/python -m pip install -q --disable-pip-version-check $(BLOCKS) || \
 	  echo "it could not be installed (pip's reason is above): its rows will be missing")
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -35,8 +36,9 @@ class Place(NamedTuple):
     def address(self) -> str:
         return self.hosts[0].address if self.hosts else "127.0.0.1"
 
-    def command(self, end: int, library: Path, *arguments: str) -> list[str]:
-        preloaded = ["env", f"LD_PRELOAD={library}", *arguments]
+    def command(self, end: int, library: Path | None, *arguments: str) -> list[str]:
+        """:param library: what to preload, if anything."""
+        preloaded = ["env", f"LD_PRELOAD={library or ''}", *arguments]
         return self.hosts[end].command(*preloaded) if self.hosts else preloaded
 
 
@@ -64,7 +66,7 @@ def run(library: Path, place: Place, pair: cases.Pair, port: int) -> Row:
 
     def filled(end: int, command: tuple[str, ...]) -> list[str]:
         words = (word.format(port=port, address=place.address) for word in command)
-        return place.command(end, library, *words)
+        return place.command(end, library if pair.preloaded else None, *words)
 
     try:
         _, out = run_pair(
@@ -157,7 +159,8 @@ def rdma_core(library: Path, place: Place) -> Row:
     source = Path(os.environ.get("RDMA_CORE") or ROOT / "build/stacks/rdma-core").absolute()
     if not (source / "tests/run_tests.py").exists():
         return Row(name, place.name, "skipped", f"its source is not in {source} (RDMA_CORE=DIRECTORY)")
-    interface = next(iter(sorted(set(os.listdir("/sys/class/net")) - {"lo"})), "lo")
+    # Of this network namespace; /sys may be another's.
+    interface = next(iter(sorted({name for _, name in socket.if_nameindex()} - {"lo"})), "lo")
     command = place.command(0, library, PYTHON, str(HERE / "rdma_core.py"), interface)
     done = lone(name, place, command, RDMA_CORE_LIMIT, source)
     if isinstance(done, Row):
@@ -173,6 +176,38 @@ def rdma_core(library: Path, place: Place) -> Row:
         return Row(name, place.name, "FAILED", f"{ran}: {' '.join(sorted(unknown))}")
     reasons = "; ".join(f"not {test}: {cases.RDMA_CORE_FLAWS[test]}" for test in sorted(failed))
     return Row(name, place.name, "flawed" if failed else "ok", f"{ran}; {reasons}" if failed else ran)
+
+
+def ibverbs(place: Place) -> Row:
+    """Those in the source of PyPI's package. It loads libibverbs by name: the device stands in for that."""
+    name = "ibverbs' own tests (PyPI)"
+    python, softdev = (
+        cases.BUILT / "blocks" / path for path in ("ibverbs/bin/python", "softdev/bin/softdev")
+    )
+    found = sorted(cases.BUILT.glob("stacks/ibverbs/*/tests"))
+    if not (python.exists() and softdev.exists() and found):
+        return Row(name, place.name, "skipped", "it could not be installed (pip's reason is above)")
+    with tempfile.TemporaryDirectory() as folder:
+        standing = subprocess.check_output([str(softdev), "dir", f"{folder}/dir"], text=True).strip()
+        command = [
+            "env",
+            f"LD_LIBRARY_PATH={standing}",
+            str(python),
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+        ]
+        done = lone(
+            name, place, [*place.command(0, None, *command), str(found[-1])], MPI_LIMIT, found[-1].parent
+        )
+    if isinstance(done, Row):
+        return done
+    status, out = done
+    passed = re.search(r"(\d+) passed", out)
+    counts = last_lines(out)[-60:]
+    return Row(name, place.name, "ok" if status == 0 and passed else "FAILED", counts)
 
 
 # ---- all --------------------------------------------------------------------------------------------------
@@ -199,8 +234,10 @@ def main(words: list[str]) -> int:
         port = 20000 + os.getpid() % 20000
         if wanted("rdma-core"):
             add(rdma_core(library, places[0]))
+        if wanted("ibverbs"):
+            add(ibverbs(places[0]))
         for place in places:
-            for pair in (*cases.perftests(), *cases.rdma_cm(), *cases.others()):
+            for pair in cases.pairs():
                 port += 1
                 if wanted(pair.name):
                     add(run(library, place, pair, port))

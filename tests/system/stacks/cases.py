@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+HERE = Path(__file__).parent
+BUILT = HERE.parents[2] / "build"
 PORT, ADDRESS = "{port}", "{address}"
 
 
@@ -25,6 +28,8 @@ class Pair(NamedTuple):
     """False: its exit status means nothing."""
     port: int = 0
     """Where it listens if it cannot be told."""
+    preloaded: bool = True
+    """False: it brings the device with it in another way."""
 
 
 class Left(NamedTuple):
@@ -126,3 +131,57 @@ def others() -> Iterator[Pair]:
     fabric = ("fi_pingpong", "-p", "verbs;ofi_rxm", "-e", "rdm", "-I", "20", "-c")
     server, pinging = (*fabric, "-B", PORT), (*fabric, "-P", PORT, ADDRESS)
     yield Pair("fi_pingpong verbs;ofi_rxm", server, pinging, r"(?m)^1m +20 +=20 ", checked=False)
+
+
+EARLY = (
+    "fio connects without retries for a receiver that is not ready (rnr_retry_count 0), and gives its "
+    "server half a second to post its receives; after the error it waits for ever"
+)
+
+
+def fio() -> Iterator[Pair]:
+    """fio's engine rdma: the client writes, has the server fetch, or sends, to a receive for each message."""
+    for verb, receives, flaw, limit in (
+        ("write", 16, "", 60),
+        ("read", 16, "", 60),
+        ("send", 256, EARLY, 15),
+    ):
+        # With threads, what does not end is ended whole.
+        common = ("fio", "--ioengine=rdma", "--thread", "--port={port}", "--bs=64k", "--size=16m")
+        server = (*common, f"--iodepth={receives}", "--name=server", "--rw=read")
+        client = (
+            *common,
+            "--iodepth=16",
+            "--name=client",
+            "--rw=write",
+            "--hostname={address}",
+            f"--verb={verb}",
+        )
+        written = r"(?m)err= 0.*\n(.*\n)* *WRITE: .*io=16\.0MiB"
+        yield Pair(f"fio --ioengine=rdma --verb={verb}", server, client, written, flaw=flaw, limit=limit)
+
+
+RIGHT = r"blocks each way are right"
+
+
+def wheels() -> Iterator[Pair]:
+    """Packages of PyPI, each in an environment of its own (make test-stacks makes them)."""
+
+    def ends(engine: str, *python: str) -> tuple[tuple[str, ...], ...]:
+        program = (*python, str(HERE / "transfer.py"), engine)
+        return tuple((*program, role, PORT, ADDRESS) for role in ("own", "use"))
+
+    # Without TCP: its UCX makes its connections by the device, too.
+    environ = (("UCX_TLS", "rc_v,self"), ("UCX_NET_DEVICES", "soft0:1"))
+    nixl = ends("nixl", str(BUILT / "blocks/nixl/bin/python"))
+    yield Pair("nixl, UCX over rc_v", nixl[0], nixl[1], RIGHT, environ)
+    # It looks for its device in /sys and /dev, which the installed software device shows it.
+    python = BUILT / "blocks/mooncake/bin/python"
+    mooncake = ends("mooncake", str(BUILT / "blocks/softdev/bin/softdev"), "present", str(python))
+    if python.exists():
+        yield Pair("mooncake-transfer-engine, rdma", mooncake[0], mooncake[1], RIGHT, preloaded=False)
+
+
+def pairs() -> Iterator[Pair]:
+    for programs in (perftests, rdma_cm, others, fio, wheels):
+        yield from programs()
