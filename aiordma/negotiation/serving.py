@@ -77,8 +77,8 @@ class Handlers(Generic[T]):
         what breaks off.
 
         Cancellation, ``KeyboardInterrupt`` and other exceptions that are no ``Exception`` pass through.
-        But on asyncio, the ``CancelledError`` of a handler that nobody has cancelled is its own error: it has
-        awaited a future or task that is cancelled. anyio's task group would take the handler for ended, and
+        But on asyncio, a handler that is not cancelled itself gets ``CancelledError`` from a future or task
+        that is; that is an error of the handler. anyio's task group would take the handler for ended, and
         end the task that accepts, without a word.
         """
         self.running += 1
