@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from aiordma import config as config_module
-from aiordma.config import Config, variable_of
+from aiordma.config import Config
 from tests import world
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _milliseconds() -> int:
 
 def environment() -> dict[str, str]:
     """For programs that do not get the tests'."""
-    return {variable_of(field): str(_milliseconds()) for field in _FIELDS}
+    return {config_module.variable_of(field): str(_milliseconds()) for field in _FIELDS}
 
 
 def set_environment() -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import sys
 
-from tests import program
-
 
 def main(folder: str, *arguments: str) -> None:
     sys.meta_path[:] = [
@@ -17,6 +15,8 @@ def main(folder: str, *arguments: str) -> None:
     sys.path.insert(0, folder)
     for name in [name for name in sys.modules if name.partition(".")[0] == "aiordma"]:
         raise SystemExit(f"{name} was imported before the other version could be found")
+    from tests import program  # it imports aiordma: that of the folder
+
     program.main(*arguments)
 
 
