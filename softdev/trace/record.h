@@ -181,8 +181,7 @@ struct trace_done {
 };
 struct trace_empty {
 	uint32_t count, pad;
-	uint64_t last; /* ticks */
-	uint64_t pads[3];
+	uint64_t pads[4];
 };
 struct trace_event {
 	uint64_t cq;

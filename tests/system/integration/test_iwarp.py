@@ -6,21 +6,21 @@ data, atomic, or READ into memory that is closed to the peer would break the con
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import anyio
 import pytest
 
 import aiordma
 from aiordma import rpc
-from aiordma.datagrams.connection import connect_datagram, listen_datagram
+from aiordma.datagrams.connection import connect_datagram
 from aiordma.datagrams.endpoint import open_datagram_endpoint
 from aiordma.errors import Code, NegotiationError
 from aiordma.links.engine import current
 from tests.health import check_echo
 from tests.loops import LOOPS
 from tests.processes import process
-from tests.roles import LOCAL, echo
+from tests.roles import LOCAL
+from tests.system.integration import everything
 
 if TYPE_CHECKING:
     from tests.program import Control
@@ -39,39 +39,11 @@ def messages() -> list[bytes]:
     return [rng.randbytes(size) for size in SIZES]
 
 
-service = rpc.Service("mirror")
-
-
-@service.method
-async def reverse(data: bytes) -> bytes:
-    return data[::-1]
-
-
-@service.method
-async def count(to: int) -> Any:
-    for number in range(to):
-        yield number
-
-
 async def server(control: Control) -> None:
-    """Streams, datagrams and calls; says whether its device is an iWARP adapter, and the three ports."""
-
-    async def mirror(connection: aiordma.DatagramConnection) -> None:
-        async with connection:
-            async for message in connection:
-                await connection.send(message)
-
-    async with (
-        await aiordma.listen(LOCAL) as streams,
-        await listen_datagram(LOCAL) as datagrams,
-        rpc.serve(service, LOCAL) as calls,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(streams.serve, echo)
-        tasks.start_soon(datagrams.serve, mirror)
-        control.say([(await current()).backend.is_iwarp, streams.port, datagrams.port, calls.port])
+    """Says whether its device is an iWARP adapter, and the ports."""
+    async with everything.serve() as ports:
+        control.say([(await current()).backend.is_iwarp, *ports])
         await control.heard_all()
-        tasks.cancel_scope.cancel()
 
 
 async def client(control: Control, streams: int, datagrams: int, calls: int) -> None:

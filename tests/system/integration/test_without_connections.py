@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
 
 import aiordma
 from aiordma import rpc
-from aiordma.datagrams.connection import connect_datagram, listen_datagram
+from aiordma.datagrams.connection import connect_datagram
 from aiordma.datagrams.endpoint import open_datagram_endpoint
 from aiordma.errors import Code, NegotiationError
 from tests.health import check_echo
 from tests.loops import LOOPS
 from tests.processes import process
-from tests.roles import LOCAL, echo
+from tests.roles import LOCAL
+from tests.system.integration import everything
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,33 +27,12 @@ pytestmark = pytest.mark.slow
 HERE = "tests.system.integration.test_without_connections"
 EFA = {"SOFTDEV_PERSONALITY": "efa", "AIORDMA_DEVICE": "soft"}
 
-service = rpc.Service("mirror")
-
-
-@service.method
-async def reverse(data: bytes) -> bytes:
-    return data[::-1]
-
 
 async def server(control: Control) -> None:
-    """Streams, datagrams and calls; says the three ports."""
-
-    async def mirror(connection: aiordma.DatagramConnection) -> None:
-        async with connection:
-            async for message in connection:
-                await connection.send(message)
-
-    async with (
-        await aiordma.listen(LOCAL) as streams,
-        await listen_datagram(LOCAL) as datagrams,
-        rpc.serve(service, LOCAL) as calls,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(streams.serve, echo)
-        tasks.start_soon(datagrams.serve, mirror)
-        control.say([streams.port, datagrams.port, calls.port])
+    """Says the ports."""
+    async with everything.serve() as ports:
+        control.say(list(ports))
         await control.heard_all()
-        tasks.cancel_scope.cancel()
 
 
 async def client(control: Control, streams: int, datagrams: int, calls: int) -> None:
