@@ -106,7 +106,7 @@ static void last_bytes_come_last(void)
     struct end a, b;
 
     for (size_t length = 2; length < 70; length++) {
-        for (size_t missing = 1; missing < length; missing++) {
+        for (size_t missing = 1; missing < length; missing += missing < 10 || missing + 10 > length ? 1 : 7) {
             pair_open(&a, &b, NULL);
             pair_connect(&a, &b, NULL);
             struct memory own = take_memory(&a), gone = take_memory(&b);
