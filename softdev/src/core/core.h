@@ -467,6 +467,7 @@ bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t o
 enum soft_run soft_sq_yield(struct soft_qp *qp);
 /* Visits the QP in that slot again, soon, whether the program polls or sleeps. Any lock may be held. */
 void soft_again(struct soft_cq *cq, uint32_t slot);
+void soft_again_unlocked(struct soft_cq *cq, uint32_t slot);
 /* How long a requester waits for a receive in all; rnr_retry 7: for ever, which the caller looks at. */
 uint64_t soft_rnr_ns(uint8_t rnr_retry, uint8_t min_rnr_timer);
 

@@ -181,3 +181,28 @@ void soft_cq_idle(struct soft_cq *cq)
 	if (unacked)
 		atomic_store(&cq->unacked, true);
 }
+
+/*
+ * The thread that polls the CQ goes on with it. While none does because all sleep, the progress thread does so at once; if
+ * the program does something else, it does so after a while.
+ */
+void soft_again(struct soft_cq *cq, uint32_t slot)
+{
+	soft_cq_ring(cq, slot);
+	if (soft_cq_armed(cq))
+		soft_kick_self();
+	else
+		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
+}
+
+/*
+ * The same behind a lock that another thread has. That thread may have lost its processor to this one, which must sleep for
+ * it to go on: asked again at once, the progress thread took the processor for some milliseconds.
+ */
+void soft_again_unlocked(struct soft_cq *cq, uint32_t slot)
+{
+	enum { LOCKED_NS = 20000 };
+
+	soft_cq_ring(cq, slot);
+	soft_timer_want(soft_now_ns() + LOCKED_NS);
+}

@@ -252,19 +252,6 @@ void soft_sq_heard(struct soft_qp *qp)
 	}
 }
 
-/*
- * The thread that polls the CQ goes on with it. While none does because all sleep, the progress thread does so at once; if
- * the program does something else, it does so after a while.
- */
-void soft_again(struct soft_cq *cq, uint32_t slot)
-{
-	soft_cq_ring(cq, slot);
-	if (soft_cq_armed(cq))
-		soft_kick_self();
-	else
-		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
-}
-
 enum soft_run soft_sq_yield(struct soft_qp *qp)
 {
 	qp->wait = SOFT_WAIT_TURN;

@@ -441,7 +441,7 @@ static void take_all(struct soft_qp *qp, bool last, struct soft_after *after)
 		return;
 	}
 	if (in->head != tail && !complete_sends(qp, after) && !last) {
-		soft_again(to_cq(qp->qp.recv_cq), qp->recv_slot);
+		soft_again_unlocked(to_cq(qp->qp.recv_cq), qp->recv_slot);
 		return;
 	}
 	while (in->head != tail) {
