@@ -204,7 +204,7 @@ test-programs: install ## other projects' own tests under `aiordma run`, against
 test-clients: install .venv/.clients ## curl, nginx, PostgreSQL, redis-cli, SMTP ... against programs under `aiordma run` (1 to 2 minutes)
 	$(PY) -m pytest -q --timeout 120 tests/programs/clients $(ARGS)
 
-# The last release, as soon as there is a tag; until then, the version of the day on which this was begun.
+# The last release, as soon as there is a tag; until then, the first build with the layout of shared memory of today.
 OLD ?= d75620df
 test-upgrade: install ## an older aiordma at the other end, in both roles, on every surface (4 minutes; OLD: commit or tag; ARGS)
 	AIORDMA_TEST_OLDER="$$(tests/system/upgrade/build $(OLD))" $(PY) -m pytest -q $(or $(ARGS),$(WORKERS) tests/system/upgrade)
