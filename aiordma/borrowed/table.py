@@ -160,7 +160,7 @@ TABLE = (
             "_waiter",
             "_wakeup_waiter",
         ),
-        ("compat.streams",),
+        ("compat.stream_reader", "compat.stream_writer", "compat.streams"),
         "readers that take what has arrived from the ring, and writers that wait without a turn of the loop",
         _SWITCH,
         "time: asyncio's own readers and writers serve, with a copy and a turn of the loop more; on uvloop "

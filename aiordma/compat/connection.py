@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from ..negotiation.dialogue import NegotiationResult
     from ..negotiation.engine import Engine
     from ..negotiation.tcp_connect import Candidate
-    from .streams import ClientConnected
+    from .stream_writer import ClientConnected
 
     Factory = Callable[[], asyncio.BaseProtocol]
     InfoFactory = Callable[[dict[str, Any]], asyncio.BaseProtocol]

@@ -4,8 +4,8 @@ There are three paths:
 
 * `asyncio.Protocol`: data_received() with bytes taken from the ring,
 * `asyncio.BufferedProtocol`: the ring is copied straight into the protocol's buffer,
-* a pulling reader (`aiordma.compat.streams`): nothing is pushed. The reader takes what it wants from the
-  ring when it wants it, so the ring is its buffer and the peer's credit its flow control.
+* a pulling reader (`aiordma.compat.stream_reader`): nothing is pushed. The reader takes what it wants from
+  the ring when it wants it, so the ring is its buffer and the peer's credit its flow control.
 
 The ring's callbacks may come while a task of this loop runs: a task that polls before it parks lets the
 engine dispatch whatever has arrived, for others too. A protocol is not called in such a moment, in which

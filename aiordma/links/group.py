@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from ..errors import Code, LinkError, RemoteProtocolError
 from ..pipes._ring import RingPipe
 from ..proto.clc import Kind
-from ..proto.llc import RingResize, Ticket, TicketBack
+from ..proto.llcown import RingResize, Ticket, TicketBack
 from ..verbs.lifetime import release_all
 from ..verbs.registrar import DeviceRegistrar
 from .contracts import EngineView, LinkKey, LinkState

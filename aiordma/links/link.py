@@ -17,7 +17,7 @@ from .. import faults
 from ..datapath._qp import QueuePair
 from ..errors import LinkError, RemoteProtocolError, VerbsError
 from ..observe import events
-from ..proto import llc
+from ..proto import llc, llcown
 from ..proto.keepalive import Keepalive, Verdict
 from ..proto.message import SLOT_EXTRA_BYTES
 from ..proto.seqack import SeqAckWindow
@@ -161,7 +161,7 @@ class Link:
         *,
         on_failed: Callable[[BaseException], None],
         in_use: Callable[[], bool],
-        on_group_message: Callable[[llc.Ticket | llc.TicketBack | llc.RingResize], None],
+        on_group_message: Callable[[llcown.Ticket | llcown.TicketBack | llcown.RingResize], None],
         on_ack_owed: Callable[[Link], None],
     ) -> None:
         self.engine, self.parts, self.peer = engine, parts, peer
@@ -390,7 +390,7 @@ class Link:
                 self.orderly = True
                 text = f"the peer closed the link (reason 0x{message.reason:08x})"
                 self.queue_pair.break_link(LinkError(text, self.peer))
-            case llc.Ticket() | llc.TicketBack() | llc.RingResize():
+            case llcown.Ticket() | llcown.TicketBack() | llcown.RingResize():
                 try:
                     self._on_group_message(message)
                 except RemoteProtocolError as error:

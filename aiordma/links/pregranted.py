@@ -15,7 +15,7 @@ The client decides about grants and the server about connections, so a grant tha
   breaks, and the client asks over the link (Ticket Back again). The answer decides about the client's ring:
   either the server never wrote and never will, or a connection exists that ends like any other.
 
-On the network a grant is a *ticket* (:class:`aiordma.proto.llc.Ticket`), as in the settings.
+On the network a grant is a *ticket* (:class:`aiordma.proto.llcown.Ticket`), as in the settings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from ..addresses import packed_ip, show
 from ..errors import Code, NegotiationError, RemoteProtocolError
-from ..proto import clc, clcstream, llc
+from ..proto import clc, clcstream, llcown
 from ..proto.proof import claim_proof
 from ..verbs.memory.budget import MemoryLimitError
 from .ring_size import first_ring_bytes
@@ -179,7 +179,7 @@ class RingGranter:
             self._out[self._last] = member, listener
             self._held[self._last] = member.held_bytes
             self._grants.hold(self._group.key.host, member.held_bytes)
-            grant = llc.Ticket(
+            grant = llcown.Ticket(
                 number=self._last,
                 service=listener.number,
                 token=member.pipe.token,
@@ -241,9 +241,9 @@ class RingGranter:
         self._grant(listener)
         return pipe
 
-    def on_message(self, message: llc.Ticket | llc.TicketBack) -> None:
+    def on_message(self, message: llcown.Ticket | llcown.TicketBack) -> None:
         """:raises RemoteProtocolError: only a server may send this."""
-        if isinstance(message, llc.Ticket) or message.response or not message.number:
+        if isinstance(message, llcown.Ticket) or message.response or not message.number:
             raise RemoteProtocolError(
                 "a client spoke of tickets as only a server may", Code.PROTOCOL_VIOLATION
             )
@@ -260,7 +260,7 @@ class RingGranter:
         """Ask the client to return the grants of a closed listener."""
         self._level.pop(listener.number, None)
         if any(owner is listener for _, owner in self._out.values()) and self._group.active:
-            self._group.queue_llc(llc.TicketBack(service=listener.number).encode())
+            self._group.queue_llc(llcown.TicketBack(service=listener.number).encode())
 
     def look(self, now: float) -> None:
         """Called by the engine's timer. Does nothing: the client enforces the time limits."""
@@ -279,7 +279,7 @@ class EarlyOpen:
     """A connection that began with a ticket, for as long as its member lives."""
 
     def __init__(
-        self, holder: RingHolder, member: MemberView, grant: llc.Ticket, now: float, limit_ms: int
+        self, holder: RingHolder, member: MemberView, grant: llcown.Ticket, now: float, limit_ms: int
     ) -> None:
         self._holder, self._member, self._limit_ms = holder, member, limit_ms
         self.grant, self.deadline = grant, now + limit_ms / 1000
@@ -336,7 +336,7 @@ class RingHolder:
         self._group, self._grants = group, grants
         self._engine_id = group.engine.id_towards(group.key.host)
         self.early_opens: dict[int, EarlyOpen] = {}
-        self._unused: dict[int, deque[llc.Ticket]] = {}
+        self._unused: dict[int, deque[llcown.Ticket]] = {}
         self._used_at: dict[int, float] = {}
         self._addresses: dict[int, str] = {}
 
@@ -422,15 +422,15 @@ class RingHolder:
         pipe: SwitchablePipe = member.connection
         return pipe
 
-    def return_grant(self, grant: llc.Ticket, *, used: bool) -> None:
+    def return_grant(self, grant: llcown.Ticket, *, used: bool) -> None:
         """Inform the server that this end will not use the grant for a connection."""
         if self._group.active:
-            message = llc.TicketBack(number=grant.number, service=grant.service, used=used)
+            message = llcown.TicketBack(number=grant.number, service=grant.service, used=used)
             self._group.queue_llc(message.encode())
 
-    def on_message(self, message: llc.Ticket | llc.TicketBack) -> None:
+    def on_message(self, message: llcown.Ticket | llcown.TicketBack) -> None:
         """:raises RemoteProtocolError: the server violated the protocol."""
-        if isinstance(message, llc.Ticket):
+        if isinstance(message, llcown.Ticket):
             self._on_grant(message)
         elif message.response:
             early_open = self.early_opens.get(message.number)
@@ -441,7 +441,7 @@ class RingHolder:
         else:
             self.forget(message.service)
 
-    def _on_grant(self, grant: llc.Ticket) -> None:
+    def _on_grant(self, grant: llcown.Ticket) -> None:
         unused = self._unused.get(grant.service)
         if unused is None:
             self.return_grant(grant, used=False)

@@ -13,7 +13,7 @@ half the speed.
 A large ring is put into huge pages before it is offered, in a thread: the writer would else stop for each of
 its small pages, which takes longer than to write there.
 
-A ring is replaced by another in three messages (:class:`aiordma.proto.llc.RingResize`).
+A ring is replaced by another in three messages (:class:`aiordma.proto.llcown.RingResize`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..errors import Code, RemoteProtocolError
 from ..pipes import _ring_resize
 from ..proto.clcframe import MIN_RING_BYTES
-from ..proto.llc import ResizeStage, RingResize
+from ..proto.llcown import ResizeStage, RingResize
 from ..verbs.huge_pages import HUGE_BYTES, use_huge_pages
 from ..verbs.memory.budget import MemoryLimitError
 from ..wake.beside import Beside

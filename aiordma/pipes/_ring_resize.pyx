@@ -3,7 +3,7 @@
 
 The ring's owner offers another size; the writer pauses and says up to which byte it has written; the owner takes a
 new ring, copies there what is unread, and names it; the writer goes on. So the two ends never disagree about the ring
-that a byte is in, wherever the link fails between these steps (``proto.llc.RingResize``; ``links/ring_size.py`` decides
+that a byte is in, wherever the link fails between these steps (``proto.llcown.RingResize``; ``links/ring_size.py`` decides
 about sizes). On RC the writer's message comes behind its last WRITE, so nothing is under way to the old ring then.
 
 The writer can only pause where the device takes its data while a WRITE is posted: a mirror is as large as the peer's

@@ -10,8 +10,8 @@ Proposal's flags has what the server must know beside (``Proposal.needs``), the 
 without the block comes from another SMC implementation; ``is_aiordma`` is then false, and what this end sends
 to it has no block either: Linux wants a Proposal to end behind its parts, to the byte (``smcr``).
 
-A fifth message is aiordma's own: a client that holds a ticket (``llc.Ticket``) begins with a :class:`Claim`,
-and no answer is awaited; a :class:`Decline` refuses the claim.
+A fifth message is aiordma's own: a client that holds a ticket (``llcown.Ticket``) begins with a
+:class:`Claim`, and no answer is awaited; a :class:`Decline` refuses the claim.
 
 No I/O here. :func:`decode` takes one whole message; ``clcstream.Splitter`` cuts them out of a byte stream.
 """
@@ -140,7 +140,7 @@ class Proposal(Frozen, kw_only=True):
     kind: int = 0
     """What the connection will carry (:class:`Kind`)."""
     tickets: int = 0
-    """Tickets that the client will hold at most (``llc.Ticket``); 0: it wants none."""
+    """Tickets that the client will hold at most (``llcown.Ticket``); 0: it wants none."""
     unknown_qpn: int = 0
     """QP number of the link that an Accept has just named and the client does not know: it has failed there,
     and the server shall make a new one. 0: none."""

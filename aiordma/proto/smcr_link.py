@@ -24,12 +24,13 @@ from . import llc
 from .codes import Code
 from .errors import LocalProtocolError, RemoteProtocolError
 from .frozen import Frozen
+from .llcframe import MESSAGE_BYTES, RESPONSE, is_version_1
 
 MAX_ANSWERS = 64
 """Answers that wait to be sent. Linux has one request of a kind under way at a time."""
 MAX_KEYS = 255
 """Pairs of key and address that Linux keeps for each link group, and this end for its peer."""
-_RESPONSE, _REJECT, _NEGATIVE = 0x80, 0x40, 0x20
+_REJECT, _NEGATIVE = 0x40, 0x20
 _NO_EYE_CATCHERS = 0x03
 
 
@@ -241,8 +242,8 @@ class SmcrLink:
         request, gone = data, set(message.rkeys)
         unknown = gone - {rkey for rkey, _ in self._keys}
         self._keys = {pair for pair in self._keys if pair[0] not in gone}
-        if len(data) > llc.MESSAGE_BYTES:  # more keys than the answer has room for: it repeats the first
-            data = data[:4] + bytes((min(data[4], 8),)) + data[5 : llc.MESSAGE_BYTES]
+        if len(data) > MESSAGE_BYTES:  # more keys than the answer has room for: it repeats the first
+            data = data[:4] + bytes((min(data[4], 8),)) + data[5:MESSAGE_BYTES]
         if not unknown:
             self._answer(request, body=data)
             return []
@@ -254,7 +255,7 @@ class SmcrLink:
     def _on_add_link(self, data: bytes, message: llc.AddLink, now: float) -> list[LinkEvent]:
         self.refused += 1
         if not message.response:
-            if llc.is_version_1(data):
+            if is_version_1(data):
                 data = data[:2] + b"\1" + data[3:]  # the reason: no alternate path
             self._answer(data, _REJECT)
         return []
@@ -262,7 +263,7 @@ class SmcrLink:
     def _on_request_add_link(self, data: bytes, message: llc.RequestAddLink, now: float) -> list[LinkEvent]:
         self.refused += 1
         if not message.response:
-            self._answer(data, body=data[:4] + bytes(llc.MESSAGE_BYTES - 4))
+            self._answer(data, body=data[:4] + bytes(MESSAGE_BYTES - 4))
         return []
 
     def _on_delete_link(self, data: bytes, message: llc.DeleteLink, now: float) -> list[LinkEvent]:
@@ -287,10 +288,10 @@ class SmcrLink:
         answer."""
         data = request if body is None else body
         head = data[:3]
-        if not llc.is_version_1(request):
+        if not is_version_1(request):
             little = int.from_bytes(request[1:3], "little") == len(request)
-            head = request[:1] + llc.MESSAGE_BYTES.to_bytes(2, "little" if little else "big")
-        answer = head + bytes((data[3] | _RESPONSE | flags,)) + data[4 : llc.MESSAGE_BYTES]
+            head = request[:1] + MESSAGE_BYTES.to_bytes(2, "little" if little else "big")
+        answer = head + bytes((data[3] | RESPONSE | flags,)) + data[4:MESSAGE_BYTES]
         self._out.append(answer)
 
     def _encoded(self, message: llc.LlcMessage) -> bytes:

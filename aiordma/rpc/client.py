@@ -12,7 +12,7 @@ from ..errors import LinkError, NegotiationError
 from ..negotiation.block import block
 from ..negotiation.options import config_of
 from ..proto.clc import Kind
-from ..proto.rpc import encode_metadata
+from ..proto.metadata import encode_metadata
 from ..wake.close_watch import CloseCallbacks
 from ..wake.ending import release_unclosed
 from ..wake.interrupts import uninterrupted

@@ -2,7 +2,7 @@
 cimport cython
 from ..credit cimport CreditWindow
 from ..proto.call cimport Call, MethodNumber
-from ..proto.calls cimport ClientCalls
+from ..proto.client_calls cimport ClientCalls
 from ..proto.rpc cimport RpcMessage
 from ..proto.trace cimport ClockOffset, Tracer
 from .multiplexer cimport Multiplexer

@@ -17,7 +17,7 @@ from ..credit import CreditWindow
 from ..errors import LinkError
 from ..observe.trace import recorder
 from ..proto.call import Call
-from ..proto.calls import ClientCalls
+from ..proto.client_calls import ClientCalls
 from ..proto.rpc import (
     CREDIT,
     GOAWAY,
@@ -155,7 +155,7 @@ class Connection(Multiplexer):
 
         :param payload: see ``codec.encode_arguments``.
         :param timeout: seconds; the deadline holds on both ends.
-        :param metadata: as ``proto.rpc.encode_metadata`` gives it.
+        :param metadata: as ``proto.metadata.encode_metadata`` gives it.
         :param into: for what comes back; None: a new one.
         :raises RpcError: the call failed; ``not_started`` tells whether the server has looked at it.
         """

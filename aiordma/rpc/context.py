@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import RemoteProtocolError
-from ..proto.rpc import decode_metadata, encode_metadata
+from ..proto.metadata import decode_metadata, encode_metadata
 from .errors import Code, RpcError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..pipes.contracts import Channel
     from ..proto.call import Call
-    from ..proto.calls import ServerCalls
+    from ..proto.server_calls import ServerCalls
     from ..wake.base import Waker
 
 

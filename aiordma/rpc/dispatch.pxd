@@ -1,8 +1,8 @@
 # C types of dispatch.py.
 cimport cython
 from ..proto.call cimport Call
-from ..proto.calls cimport ServerCalls
 from ..proto.rpc cimport RpcMessage
+from ..proto.server_calls cimport ServerCalls
 from ..proto.trace cimport Tracer
 from .multiplexer cimport Multiplexer
 from .routes cimport Dispatch, Route

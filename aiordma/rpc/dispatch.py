@@ -20,15 +20,17 @@ import anyio
 from ..errors import LinkError, LocalProtocolError, RemoteProtocolError
 from ..observe.trace import recorder
 from ..proto.call import Call
-from ..proto.calls import ServerCalls
+from ..proto.metadata import encode_metadata
 from ..proto.objects import MAX_HELD_OBJECTS
-from ..proto.rpc import CALL, CANCEL, CREDIT, END, ITEM, PING, Hello, encode_metadata, error_message
+from ..proto.rpc import CALL, CANCEL, CREDIT, END, ITEM, PING, Hello, error_message
+from ..proto.server_calls import ServerCalls
 from ..proto.trace import TIMED_MASK, Tracer  # (asked as in reply.py)
 from ..wake.base import SHARE_SECONDS
 from ..wake.escaping import contain
 from .context import Context
 from .counted import UNCOUNTED_BYTES, check_held, check_objects
 from .errors import MAX_DETAILS_BYTES, Code, RpcError
+from .handling import Handling, Received
 from .interceptor import RefusedCall, ServerCall
 from .items import Inbox, Sending
 from .multiplexer import SHORT_BYTES, Multiplexer, newest
@@ -40,12 +42,10 @@ if TYPE_CHECKING:
     from ..pipes.contracts import Channel, Message
     from ..pipes.placement import Placement
     from ..proto.rpc import RpcMessage
-    from ..wake.base import Job
     from .arguments import Arguments
     from .codec import Payload
     from .multiplexer import Buffer
     from .routes import Dispatch, Route
-    from .service import Method
 
 _log = logging.getLogger("aiordma.rpc")
 
@@ -55,46 +55,6 @@ _METADATA_BYTES = 16384
 #: Bytes that wait for a client until nothing more of it is looked at; what runs then is still answered. Small
 #: calls of a busy client pass its large replies up to here.
 _MOST_QUEUED_BYTES = 256 << 20
-
-
-class Handling:
-    """A call with a stream, while its handler runs."""
-
-    __slots__ = ("_connection", "call", "inbox", "job", "sending")
-
-    def __init__(self, connection: ServerConnection, call: Call, inbox: Inbox | None) -> None:
-        self._connection = connection
-        self.call = call
-        self.job: Job | None = None
-        self.inbox = inbox
-        self.sending = Sending(connection, connection.machine, call)
-
-    def cancel(self) -> None:
-        if self.inbox is not None:
-            self.inbox.drop(self._connection.stopped(self.call))
-        if self.job is not None:
-            self.job.cancel()
-
-    def ended(self) -> None:
-        """The handler takes no more items."""
-        self.call.owner = None  # each refers to the other
-        if self.inbox is not None:
-            self.inbox.clear()
-
-    def on_item(self, encoding: int, payload: Payload) -> None:
-        if self.inbox is not None:
-            self.inbox.put(encoding, payload)
-            if self.call.ended:
-                self.inbox.finish()
-        elif self.call.stop == 0:
-            self._connection.stop(self.call, Code.INVALID_ARGUMENT)
-
-    def on_end(self) -> None:
-        if self.inbox is not None:
-            self.inbox.finish()
-
-    def on_credit(self) -> None:
-        self.sending.wake()
 
 
 class ServerConnection(Multiplexer):
@@ -328,7 +288,7 @@ class ServerConnection(Multiplexer):
         inbox = Inbox(self, self.machine, call) if route.takes_items else None
         if inbox is not None and call.ended:
             inbox.finish()
-        call.owner = handling = Handling(self, call, inbox)
+        call.owner = handling = Handling(self, call, inbox, Sending(self, self.machine, call))
         if recorder.handlers:  # (there are no stages of a call with streams: the client is told nothing)
             call.trace = Tracer.received(recorder, None, route.method.name)
         context = Context(self, call, route.method.name, message.metadata)
@@ -578,48 +538,6 @@ class ServerConnection(Multiplexer):
     def give_up(self) -> None:
         """End the connection although calls are in flight."""
         self.abort(LinkError("closed by this end", self.peer))
-
-
-class Received:
-    """The caller's items, as their handler iterates over them."""
-
-    __slots__ = ("_call", "_connection", "_held", "_inbox", "_method")
-
-    def __init__(self, inbox: Inbox, method: Method, call: Call, connection: ServerConnection) -> None:
-        self._inbox = inbox
-        self._method = method
-        self._call = call
-        self._connection = connection
-        #: objects of the last item, if they were counted
-        self._held = 0
-
-    def __aiter__(self) -> Received:
-        return self
-
-    async def __anext__(self) -> Any:
-        item = await self._inbox.take()
-        if item is None:
-            raise StopAsyncIteration
-        encoding, payload = item
-        if self._held or (encoding and len(payload) > UNCOUNTED_BYTES):
-            self._hold(encoding, payload)
-        return self._method.decode_item(encoding, payload)
-
-    def _hold(self, encoding: int, payload: Payload) -> None:
-        """Count the objects of an item; those of the one before are no longer the connection's."""
-        connection, objects = self._connection, 0
-        where = f"{self._method.name}: streamed item"
-        if encoding and len(payload) > UNCOUNTED_BYTES:
-            objects = check_objects(
-                encoding,
-                payload,
-                connection.most_objects,
-                connection.most_keys,
-                self._method.item_keys,
-                where,
-            )
-        connection.hold(self._call, self._held, objects, where)
-        self._held = objects
 
 
 def _plain(code: object, text: object) -> tuple[int, str]:

@@ -12,7 +12,8 @@ from .multiplexer import no_memory
 
 if TYPE_CHECKING:
     from ..proto.call import Call
-    from ..proto.calls import ClientCalls, ServerCalls
+    from ..proto.client_calls import ClientCalls
+    from ..proto.server_calls import ServerCalls
     from ..wake.base import Waiter
     from .codec import Payload
     from .errors import RpcError

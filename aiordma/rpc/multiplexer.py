@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from ..pipes.contracts import Channel, Message
     from ..pipes.placement import Placement
     from ..proto.call import Call
-    from ..proto.calls import ClientCalls, ServerCalls
+    from ..proto.client_calls import ClientCalls
+    from ..proto.server_calls import ServerCalls
     from ..wake.base import Handle, Waiter
 
     Buffer = bytes | bytearray | memoryview

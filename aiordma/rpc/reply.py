@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import RemoteProtocolError
 from ..observe.trace import recorder
-from ..proto.rpc import UNARY, RpcMessage, decode_metadata
+from ..proto.metadata import decode_metadata
+from ..proto.rpc import UNARY, RpcMessage
 from ..proto.trace import Tracer
 from .errors import Code, RpcError
 

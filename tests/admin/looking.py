@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -70,3 +71,16 @@ def drained(sock: socket.socket) -> bytes:
         while part := sock.recv(1 << 16):
             data += part
     return data
+
+
+def sockets_of(pid: int) -> int:
+    """How many it has. (Memory of rings comes and goes as time passes.)"""
+    return sum(name.startswith("socket:") for name in descriptors_of(pid))
+
+
+def descriptors_of(pid: int) -> set[str]:
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found

@@ -29,6 +29,11 @@ async def reported() -> AsyncIterator[list[dict[str, Any]]]:
     loop.set_exception_handler(None)
 
 
+@pytest.fixture(params=[False, True], ids=["events", "spin"])
+def spin(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @pytest.fixture(autouse=True)
 def _collect_garbage() -> Iterator[None]:
     """A transport left open by a test must warn in that test, not in a later one."""

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiordma.compat.streams import (
-    AioRdmaStreamWriter,
-    RingStreamReader,
-    RingStreamReaderProtocol,
-    ring_streams,
-)
+from aiordma.compat.stream_reader import RingStreamReader
+from aiordma.compat.stream_writer import AioRdmaStreamWriter
+from aiordma.compat.streams import RingStreamReaderProtocol, ring_streams
 from aiordma.testing.memory import memory_pipe_pair
 from tests.health import settle
 

@@ -8,48 +8,20 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aiordma.compat.streams import RingStreamReader, ring_streams
+from aiordma.compat.stream_reader import RingStreamReader
+from aiordma.compat.streams import ring_streams
 from aiordma.compat.transport import RingTransport
-from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
+from aiordma.testing.memory import memory_pipe_pair
 from tests.health import settle
 from tests.private import needs
 
 from .recorder import connect_pipe
+from .ring_streams import against_pipe, close, stream_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.anyio
-
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-async def close(*writers: asyncio.StreamWriter) -> None:
-    for writer in writers:
-        writer.close()
-    for writer in writers:
-        try:
-            await writer.wait_closed()
-        except ConnectionError:
-            pass
-
-
-async def against_pipe(
-    ring_bytes: int = 65536, limit: int = 65536, **kwargs: Any
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, MemoryPipe]:
-    near, far = memory_pipe_pair(ring_bytes, **kwargs)
-    reader, writer = ring_streams(near, limit)
-    return reader, writer, far
-
-
-async def stream_pair(ring_bytes: int = 65536, limit: int = 65536, **kwargs: Any) -> tuple[Streams, Streams]:
-    near, far = memory_pipe_pair(ring_bytes, **kwargs)
-    return ring_streams(near, limit), ring_streams(far, limit)
-
-
-@pytest.fixture(params=[False, True], ids=["events", "spin"])
-def spin(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
 
 
 async def test_types_are_asyncios_own() -> None:
@@ -167,7 +139,7 @@ async def test_large_transfers_through_tiny_rings_both_ways(ring_bytes: int, spi
 async def test_readexactly_of_more_than_limit_and_ring(
     block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiordma.compat.streams._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("aiordma.compat.stream_reader._BLOCK_BYTES", block_bytes)
     (reader, writer), (_, peer) = await stream_pair(1000, limit=100)
     data = bytes(range(250)) * 1000
     peer.write(data)
@@ -345,7 +317,7 @@ async def test_writing_much_before_reading_does_not_deadlock(spin: bool) -> None
 
 @needs("_wait_for_data")
 async def test_reading_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiordma.compat.streams._READ_AHEAD_BYTES", 1000)
+    monkeypatch.setattr("aiordma.compat.stream_reader._READ_AHEAD_BYTES", 1000)
     reader, writer, far = await against_pipe(64)
     writer.transport.set_write_buffer_limits(high=10)
     assert far.try_send(b"x" * 100) == 64
@@ -457,107 +429,6 @@ async def test_a_lonely_loop_of_fast_operations_lets_others_run() -> None:
         assert ran.is_set()
     assert peer_reader is not None
     await close(writer, peer)
-
-
-async def test_broken_link_raises_in_waiting_and_later_reads_and_in_drain() -> None:
-    reader, writer, far = await against_pipe()
-    task = asyncio.ensure_future(reader.readexactly(5))
-    await settle()
-    cause = OSError("link lost")
-    far.break_with(cause)
-    with pytest.raises(ConnectionResetError) as caught:
-        await task
-    assert caught.value.__cause__ is cause
-    for operation in (reader.read(1), reader.readexactly(1), reader.readline(), writer.drain()):
-        with pytest.raises(ConnectionResetError):
-            await operation
-    assert isinstance(reader.exception(), ConnectionResetError)
-    with pytest.raises(ConnectionResetError):
-        await writer.wait_closed()
-
-
-@needs("_wait_for_data")
-async def test_data_before_the_break_is_read_first(spin: bool) -> None:
-    reader, writer, far = await against_pipe(spin=spin)
-    far.try_send(b"last words")
-    far.break_with(OSError("killed"))
-    await settle()
-    assert await reader.read(100) == b"last words"
-    with pytest.raises(ConnectionResetError):
-        await reader.read(100)
-    await close(writer)
-
-
-async def test_a_break_after_the_end_of_data_only_stops_writing(spin: bool) -> None:
-    """A peer that finishes and exits: all it sent arrives, and no read raises."""
-    reader, writer, far = await against_pipe(spin=spin)
-    far.try_send(b"the answer")
-    far.send_eof()
-    far.break_with(OSError("the process is gone"))
-    await settle()
-    assert await reader.read() == b"the answer"
-    assert await reader.read() == b""
-    assert reader.at_eof()
-    writer.write(b"thanks")
-    await settle()
-    with pytest.raises(ConnectionResetError, match="the process is gone"):
-        await writer.drain()
-    await close(writer)
-
-
-@pytest.mark.parametrize("ring_bytes", [8, 65536])
-async def test_break_in_the_middle_of_a_large_read(ring_bytes: int) -> None:
-    reader, writer, far = await against_pipe(ring_bytes, limit=4)
-    task = asyncio.ensure_future(reader.readexactly(100))
-    far.try_send(b"part")
-    await settle()
-    far.break_with(OSError("killed"))
-    with pytest.raises(ConnectionResetError):
-        await task
-    await close(writer)
-
-
-async def test_drain_wakes_up_when_the_link_breaks() -> None:
-    _, writer, far = await against_pipe(10)
-    writer.transport.set_write_buffer_limits(high=5)
-    writer.write(b"x" * 40)
-    task = asyncio.ensure_future(writer.drain())
-    await settle()
-    far.break_with(OSError("killed"))
-    with pytest.raises(ConnectionResetError):
-        await task
-    await close(writer)
-
-
-async def test_close_keeps_what_has_arrived_and_ends_reads() -> None:
-    reader, writer, far = await against_pipe()
-    far.try_send(b"arrived")
-    await settle()
-    writer.close()
-    far.try_send(b"too late")
-    await writer.wait_closed()
-    assert await reader.read() == b"arrived"
-    assert reader.at_eof()
-    waiting_reader, waiting_writer, _ = await against_pipe()
-    task = asyncio.ensure_future(waiting_reader.read(1))
-    await settle()
-    waiting_writer.close()
-    assert await task == b""
-
-
-async def test_close_flushes() -> None:
-    (_, writer), (peer_reader, peer) = await stream_pair(8)
-    writer.write(b"x" * 100)
-    writer.close()
-    assert await peer_reader.read() == b"x" * 100
-    await writer.wait_closed()
-    peer.write(b"nobody is there")  # the write that meets the end is no error, as on TCP
-    await peer.drain()
-    peer.write(b"nobody is there")
-    await settle()
-    with pytest.raises(ConnectionError):
-        await peer.drain()
-    await close(peer)
 
 
 async def test_pause_reading_by_the_user() -> None:

@@ -437,7 +437,7 @@ async def test_a_reader_that_paused_before_its_transport_was_replaced(
         _, writer = await open_connection(LOCAL, port_of(server), config=SOFT)
         reader: Any = writer._reader  # type: ignore[attr-defined]
         reader._replace_transport = partial(setattr, reader, "_transport")  # as in Python 3.14
-        monkeypatch.setattr("aiordma.compat.streams.start_tls", start_tls)
+        monkeypatch.setattr("aiordma.compat.stream_writer.start_tls", start_tls)
         ring: Any = writer.transport
         await writer.start_tls(ssl.create_default_context())
         assert ring.is_reading()

@@ -12,7 +12,7 @@ import pytest
 from aiordma.config import Config
 from aiordma.errors import RemoteProtocolError
 from aiordma.links import engine as links_engine
-from aiordma.proto import llc
+from aiordma.proto import llcown
 from aiordma.proto.smcr_link import LinkEnded
 from tests.health import until
 from tests.kernel_peer import Pair, check, echo
@@ -97,7 +97,10 @@ async def test_a_second_contact_after_a_lost_link(ends: Pair) -> None:
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        (llc.Ticket(number=1, service=1, token=1, rkey=1, ring_addr=0, ring_bytes=16384).encode(), "Ticket"),
+        (
+            llcown.Ticket(number=1, service=1, token=1, rkey=1, ring_addr=0, ring_bytes=16384).encode(),
+            "Ticket",
+        ),
         (bytes(44), "type 0x00"),
         (b"\xc1" + bytes(43), "type 0xc1"),
         (b"\x07" + bytes(30), "31 bytes"),

@@ -14,7 +14,8 @@ from aiordma.errors import LinkError, RemoteProtocolError
 from aiordma.links import engine as engines
 from aiordma.links import ring_size
 from aiordma.pipes import _ring_resize
-from aiordma.proto.llc import AnnounceAck, ResizeStage, RingResize
+from aiordma.proto.llc import AnnounceAck
+from aiordma.proto.llcown import ResizeStage, RingResize
 from aiordma.verbs.huge_pages import HUGE_BYTES, use_huge_pages
 from aiordma.verbs.memory.pool import MemoryPool
 from tests.health import until

@@ -9,7 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import aiordma
-from aiordma.proto import call, calls, cdc, cursor, deadlines, objects, rpc, seqack, trace, valkey
+from aiordma.proto import (
+    call,
+    calls,
+    cdc,
+    client_calls,
+    cursor,
+    deadlines,
+    objects,
+    rpc,
+    seqack,
+    server_calls,
+    trace,
+    valkey,
+)
 
 __all__ = ["COMPILED", "CORES", "IS_COMPILED"]
 
@@ -24,6 +37,8 @@ _NAMES = (
     "call",
     "deadlines",
     "calls",
+    "client_calls",
+    "server_calls",
     "trace",
     "valkey",
     "objects",
@@ -54,6 +69,8 @@ COMPILED = types.SimpleNamespace(
     call=call,
     deadlines=deadlines,
     calls=calls,
+    client_calls=client_calls,
+    server_calls=server_calls,
     trace=trace,
     valkey=valkey,
     objects=objects,

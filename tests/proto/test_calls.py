@@ -20,7 +20,7 @@ WINDOW = 300
 
 def pair(core: Any, *, calls: int = LIMIT, methods: int = 2, metadata: int = 100) -> tuple[Any, Any]:
     hello = core.rpc.Hello(calls, methods, WINDOW, metadata)
-    client, server = core.calls.ClientCalls(hello), core.calls.ServerCalls(hello)
+    client, server = core.client_calls.ClientCalls(hello), core.server_calls.ServerCalls(hello)
     assert server.receive(client.hello()) == core.rpc.HELLO
     assert client.receive(server.hello()) == core.rpc.HELLO
     return client, server
@@ -431,7 +431,7 @@ def test_hello_comes_first(core: Any, first: str) -> None:
         "goaway": rpc.goaway_message(0, 0, ""),
     }[first]
     hello = rpc.Hello(1, 1, 1, 1)
-    for machine in (core.calls.ClientCalls(hello), core.calls.ServerCalls(hello)):
+    for machine in (core.client_calls.ClientCalls(hello), core.server_calls.ServerCalls(hello)):
         with pytest.raises(Exception, match=r"no HELLO|only clients send"):
             machine.receive(message)
 

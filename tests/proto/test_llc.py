@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiordma.proto import llc
+from aiordma.proto import llc, llcown
 from aiordma.proto.errors import LocalProtocolError, RemoteProtocolError
+from aiordma.proto.llcframe import MESSAGE_BYTES
 
 GID = bytes(range(16))
+TICKET = llcown.Ticket(number=1, service=2, token=3, rkey=4, ring_addr=5, ring_bytes=16384)
 
 MESSAGES: list[llc.LlcMessage] = [
     llc.ConfirmLink(
@@ -30,26 +32,26 @@ MESSAGES: list[llc.LlcMessage] = [
     llc.DeleteRKey(rkeys=(1, 2, 0xFFFFFFFF)),
     llc.DeleteRKey(rkeys=tuple(range(8)), response=True, negative=True, error_mask=0x81),
     llc.AnnounceAck(),
-    llc.Ticket(number=1, service=2, token=3, rkey=4, ring_addr=0x7FFF_0000_1000, ring_bytes=1 << 18),
-    llc.Ticket(number=0xFFFFFFFF, service=0xFFFF, token=1, rkey=0, ring_addr=0, ring_bytes=16384),
-    llc.TicketBack(number=7, service=2, used=True),
-    llc.TicketBack(service=2),
-    llc.RingResize(token=0x10007, stage=llc.ResizeStage.OFFER, ring_bytes=1 << 20),
-    llc.RingResize(token=7, stage=llc.ResizeStage.PAUSED, position=(1 << 63) + 5),
-    llc.RingResize(token=7, stage=llc.ResizeStage.PAUSED, refused=True),
-    llc.RingResize(token=7, stage=llc.ResizeStage.RING, rkey=9, ring_addr=1 << 47, ring_bytes=1 << 14),
+    llcown.Ticket(number=1, service=2, token=3, rkey=4, ring_addr=0x7FFF_0000_1000, ring_bytes=1 << 18),
+    llcown.Ticket(number=0xFFFFFFFF, service=0xFFFF, token=1, rkey=0, ring_addr=0, ring_bytes=16384),
+    llcown.TicketBack(number=7, service=2, used=True),
+    llcown.TicketBack(service=2),
+    llcown.RingResize(token=0x10007, stage=llcown.ResizeStage.OFFER, ring_bytes=1 << 20),
+    llcown.RingResize(token=7, stage=llcown.ResizeStage.PAUSED, position=(1 << 63) + 5),
+    llcown.RingResize(token=7, stage=llcown.ResizeStage.PAUSED, refused=True),
+    llcown.RingResize(token=7, stage=llcown.ResizeStage.RING, rkey=9, ring_addr=1 << 47, ring_bytes=1 << 14),
     # Older versions have recorded others by the numbers of these two (test_vectors.ENDED).
     llc.RequestAddLink(),
     llc.RequestAddLink(response=True),
     # Their numbers name those above in what older versions have recorded (vectors.json).
-    llc.TicketBack(number=7, service=2, response=True, bound=True),
+    llcown.TicketBack(number=7, service=2, response=True, bound=True),
 ]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
 def test_roundtrip(message: llc.LlcMessage) -> None:
     data = message.encode()
-    assert len(data) == data[1] == llc.MESSAGE_BYTES
+    assert len(data) == data[1] == MESSAGE_BYTES
     assert llc.is_llc(data[0])
     assert llc.decode(data) == message
     assert llc.decode(memoryview(data)) == message
@@ -142,9 +144,9 @@ def test_version_2_differs_by_its_header(message: llc.LlcMessage) -> None:
         (llc.TestLink(user_data=b"x"), "user_data"),
         (llc.DeleteRKey(rkeys=()), "1 to 8"),
         (llc.DeleteRKey(rkeys=(0,) * 9), "1 to 8"),
-        (llc.Ticket(number=1, service=1, token=1, rkey=1, ring_addr=0, ring_bytes=20000), "ring of 20000"),
-        (llc.Ticket(number=1, service=1 << 16, token=1, rkey=1, ring_addr=0, ring_bytes=16384), "service"),
-        (llc.TicketBack(number=-1, service=1), "number"),
+        (llcown.Ticket(number=1, service=1, token=1, rkey=1, ring_addr=0, ring_bytes=20000), "ring of 20000"),
+        (llcown.Ticket(number=1, service=1 << 16, token=1, rkey=1, ring_addr=0, ring_bytes=16384), "service"),
+        (llcown.TicketBack(number=-1, service=1), "number"),
     ],
 )
 def test_bad_fields_are_refused_before_they_are_sent(message: llc.LlcMessage, word: str) -> None:
@@ -208,7 +210,7 @@ def test_fuzz_mutated_messages() -> None:
 
 @pytest.mark.parametrize(("at", "size"), [(4, 4), (8, 2), (12, 4)], ids=["number", "service", "token"])
 def test_a_ticket_of_nothing_is_a_violation(at: int, size: int) -> None:
-    data = bytearray(llc.Ticket(number=1, service=2, token=3, rkey=4, ring_addr=5, ring_bytes=16384).encode())
+    data = bytearray(TICKET.encode())
     assert data[at : at + size] != bytes(size)
     data[at : at + size] = bytes(size)
     with pytest.raises(RemoteProtocolError, match="Ticket"):
@@ -216,7 +218,7 @@ def test_a_ticket_of_nothing_is_a_violation(at: int, size: int) -> None:
 
 
 def test_a_ticket_for_a_ring_beyond_all_sizes_is_a_violation() -> None:
-    data = bytearray(llc.Ticket(number=1, service=2, token=3, rkey=4, ring_addr=5, ring_bytes=16384).encode())
+    data = bytearray(TICKET.encode())
     data[11] = 16
     with pytest.raises(RemoteProtocolError, match="size 16"):
         llc.decode(data)

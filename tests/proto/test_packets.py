@@ -6,7 +6,7 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING
 
-from aiordma.proto import llc, packets
+from aiordma.proto import llc, llcown, packets
 from aiordma.proto.packets import Packet, ip_bytes, pcapng, roce_packet, tcp_packet, without_keys
 
 from .test_llc import KERNEL_ADD_LINK
@@ -70,10 +70,10 @@ def test_wireshark_reads_them(tmp_path: Path) -> None:
 
 
 def test_keys_are_blanked_and_nothing_else() -> None:
-    ticket = llc.Ticket(number=1, service=2, token=3, rkey=0xDEADBEEF, ring_addr=1 << 33, ring_bytes=16384)
+    ticket = llcown.Ticket(number=1, service=2, token=3, rkey=0xDEADBEEF, ring_addr=1 << 33, ring_bytes=16384)
     shown = without_keys(ticket.encode())
     assert b"\xde\xad\xbe\xef" in ticket.encode()
-    assert llc.decode(shown) == llc.Ticket(
+    assert llc.decode(shown) == llcown.Ticket(
         number=1, service=2, token=3, rkey=0, ring_addr=1 << 33, ring_bytes=16384
     )
     for version_2 in (False, True):

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from aiordma.errors import RemoteProtocolError
 from aiordma.proto import rpc as wire
+from aiordma.proto.metadata import decode_metadata, encode_metadata
 
 from .cores import CORES
 
 HELLO = wire.Hello(1024, 4096, 65536, 16384)
 TRACE = bytes(range(40))
-METADATA = wire.encode_metadata([("trace-id", "7"), ("token", b"\x00\xff")])
+METADATA = encode_metadata([("trace-id", "7"), ("token", b"\x00\xff")])
 
 
 def samples(rpc: Any) -> dict[str, bytes]:
@@ -135,7 +136,7 @@ def test_fields_of_a_call(core: Any) -> None:
     assert message.parse(samples(core.rpc)["call, everything"]) == core.rpc.CALL
     assert (message.call_id, message.extra, message.encoding, message.method) == (7, 3, 1, 3)
     assert (message.name, message.deadline_us, message.window) == ("kv.get", 12, 4096)
-    assert core.rpc.decode_metadata(message.metadata) == {"trace-id": "7", "token": b"\x00\xff"}
+    assert decode_metadata(message.metadata) == {"trace-id": "7", "token": b"\x00\xff"}
     assert message.trace == TRACE
     assert message.payload == b"x"
     message.parse(samples(core.rpc)["call"])
@@ -174,19 +175,19 @@ def test_long_texts_are_cut_between_characters() -> None:
 )
 def test_metadata_comes_back(metadata: dict[str, str | bytes]) -> None:
     try:
-        data = wire.encode_metadata(metadata)
+        data = encode_metadata(metadata)
     except UnicodeEncodeError:
         return  # a lone surrogate is no text
-    assert wire.decode_metadata(data) == metadata
+    assert decode_metadata(data) == metadata
 
 
 @given(st.binary(max_size=60))
 def test_any_metadata(data: bytes) -> None:
     try:
-        found = wire.decode_metadata(data)
+        found = decode_metadata(data)
     except RemoteProtocolError:
         return
-    assert wire.encode_metadata(found) == data
+    assert encode_metadata(found) == data
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_any_metadata(data: bytes) -> None:
 )
 def test_metadata_that_cannot_travel(metadata: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="metadata"):
-        wire.encode_metadata(metadata)
+        encode_metadata(metadata)
 
 
 def test_messages_that_two_threads_build_at_once(core: Any) -> None:

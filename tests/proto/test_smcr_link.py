@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiordma.proto import llc
+from aiordma.proto import llc, llcown
 from aiordma.proto.codes import Code
 from aiordma.proto.errors import LocalProtocolError
+from aiordma.proto.llcframe import MESSAGE_BYTES
 from aiordma.proto.smcr_link import (
     MAX_ANSWERS,
     MAX_KEYS,
@@ -209,9 +210,9 @@ def test_a_second_link_is_refused() -> None:
 @pytest.mark.parametrize("kind", [0x2A, 0x0D, 0x0E, 0x0F, 0x03, 0x28, 0x1F, 0xFE])
 def test_what_no_kernel_sends_ends_the_link(kind: int) -> None:
     data: dict[int, llc.LlcMessage] = {
-        0x0D: llc.Ticket(number=1, service=1, token=1, rkey=1, ring_addr=0, ring_bytes=16384),
-        0x0E: llc.TicketBack(service=1),
-        0x0F: llc.RingResize(token=1, stage=llc.ResizeStage.OFFER),
+        0x0D: llcown.Ticket(number=1, service=1, token=1, rkey=1, ring_addr=0, ring_bytes=16384),
+        0x0E: llcown.TicketBack(service=1),
+        0x0F: llcown.RingResize(token=1, stage=llcown.ResizeStage.OFFER),
     }
     message = data[kind].encode() if kind in data else bytes((kind, 44)) + bytes(42)
     (end,) = client().receive(message, 2.0)
@@ -343,7 +344,7 @@ def test_fuzz_long_messages() -> None:
         ended += bool(events)
         while (message := link.next_message()) is not None:
             answered += 1
-            assert len(message) == llc.MESSAGE_BYTES
+            assert len(message) == MESSAGE_BYTES
             llc.decode(message)
     assert answered > 100
     assert ended > 100

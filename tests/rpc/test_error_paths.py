@@ -12,8 +12,9 @@ from anyio.lowlevel import checkpoint
 from aiordma import rpc
 from aiordma.config import Config
 from aiordma.errors import LocalProtocolError
-from aiordma.proto.calls import ServerCalls
-from aiordma.proto.rpc import MAX_DETAILS_BYTES, UNARY, Hello, call_head, encode_metadata, hello_message
+from aiordma.proto.metadata import encode_metadata
+from aiordma.proto.rpc import MAX_DETAILS_BYTES, UNARY, Hello, call_head, hello_message
+from aiordma.proto.server_calls import ServerCalls
 from aiordma.testing.rpc import rpc_pair
 from tests.health import until
 from tests.world import DEVICE

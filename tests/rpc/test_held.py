@@ -14,8 +14,8 @@ from msgspec import msgpack
 
 from aiordma import rpc
 from aiordma.config import Config
-from aiordma.proto import rpc as wire
 from aiordma.proto.errors import RemoteProtocolError
+from aiordma.proto.metadata import decode_metadata, encode_metadata
 from aiordma.proto.objects import MAX_OBJECTS, SETS, STRINGS
 from aiordma.rpc import codec
 from aiordma.rpc.codec import Encoding, decode_result
@@ -276,11 +276,11 @@ async def test_metadata_of_many_entries() -> None:
     def entries(count: int) -> bytes:
         return b"".join(struct.pack("!BBH", 1, 4, 0) + b"%04x" % n for n in range(count))
 
-    assert len(wire.decode_metadata(entries(512))) == 512
+    assert len(decode_metadata(entries(512))) == 512
     with pytest.raises(RemoteProtocolError, match="512"):
-        wire.decode_metadata(entries(513))
+        decode_metadata(entries(513))
     with pytest.raises(ValueError, match="512"):
-        wire.encode_metadata({f"{n}": b"" for n in range(513)})
+        encode_metadata({f"{n}": b"" for n in range(513)})
     made = rpc.Service("m")
 
     @made.method

@@ -15,7 +15,7 @@ import aiordma
 from aiordma.config import Config
 from aiordma.errors import CompletionError, LinkError, RemoteProtocolError
 from aiordma.links import engine as engines
-from aiordma.proto import clc, clcstream, llc
+from aiordma.proto import clc, clcstream, llcown
 from tests.health import check_echo, check_end, nothing_left, until
 from tests.negotiation.serving import serving
 from tests.processes import process
@@ -300,18 +300,18 @@ async def test_no_grants_when_the_listener_is_full() -> None:
         await works(known)
 
 
-TICKET = llc.Ticket(number=77, service=1, token=3, rkey=4, ring_addr=5, ring_bytes=16384)
+TICKET = llcown.Ticket(number=77, service=1, token=3, rkey=4, ring_addr=5, ring_bytes=16384)
 
 
 async def test_messages_that_break_the_rules() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         (service,) = known.holder._unused
-        good = llc.Ticket(number=77, service=service, token=3, rkey=4, ring_addr=5, ring_bytes=16384)
+        good = llcown.Ticket(number=77, service=service, token=3, rkey=4, ring_addr=5, ring_bytes=16384)
         known.holder.on_message(good)
         with pytest.raises(RemoteProtocolError, match="came twice"):
             known.holder.on_message(good)
         with pytest.raises(RemoteProtocolError, match="gave a ticket back"):
-            known.holder.on_message(llc.TicketBack(number=1, service=service))
+            known.holder.on_message(llcown.TicketBack(number=1, service=service))
         tickets = known.holder._unused[service]
         tickets.pop()
         for number in range(100, 100 + known.engine.config.tickets - len(tickets)):
@@ -322,15 +322,15 @@ async def test_messages_that_break_the_rules() -> None:
             tickets.pop()
         for message in (
             good,
-            llc.TicketBack(service=service),
-            llc.TicketBack(number=1, service=1, response=True),
+            llcown.TicketBack(service=service),
+            llcown.TicketBack(number=1, service=1, response=True),
         ):
             with pytest.raises(RemoteProtocolError, match="as only a server may"):
                 known.granter.on_message(message)
         # An answer without a question, and a grant of an unknown listener, do no harm.
-        known.holder.on_message(llc.TicketBack(number=12345, service=service, response=True))
+        known.holder.on_message(llcown.TicketBack(number=12345, service=service, response=True))
         known.holder.on_message(TICKET)
-        known.granter.on_message(llc.TicketBack(number=999, service=service))
+        known.granter.on_message(llcown.TicketBack(number=999, service=service))
         await works(known)
 
 

@@ -16,7 +16,7 @@ from aiordma import faults
 from aiordma.config import Config
 from aiordma.links import engine as engines
 from aiordma.links.contact import ClientContact, ServerContact
-from aiordma.proto import llc
+from aiordma.proto import llc, llcown
 from tests.roles import LOCAL
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ _SAID_EVERY = TIMES // 20
 
 
 def _resize(**fields: Any) -> Callable[[int, int], bytes]:
-    return lambda token, number: llc.RingResize(token=token, **fields).encode()
+    return lambda token, number: llcown.RingResize(token=token, **fields).encode()
 
 
 def _offer_and_name(token: int, number: int) -> bytes:
     """The victim pauses for each offer, and goes on with each ring."""
-    stage = llc.ResizeStage.RING if number % 2 else llc.ResizeStage.OFFER
-    return llc.RingResize(token=token, stage=stage, rkey=1, ring_addr=4096, ring_bytes=65536).encode()
+    stage = llcown.ResizeStage.RING if number % 2 else llcown.ResizeStage.OFFER
+    return llcown.RingResize(token=token, stage=stage, rkey=1, ring_addr=4096, ring_bytes=65536).encode()
 
 
 def _ticket(token: int, number: int) -> bytes:
     """Of a listener that is not known: the victim returns it."""
-    return llc.Ticket(
+    return llcown.Ticket(
         number=number + 1, service=0xFFF0, token=9, rkey=1, ring_addr=4096, ring_bytes=16384
     ).encode()
 
@@ -49,11 +49,11 @@ def _ticket(token: int, number: int) -> bytes:
 #: Each message, of the stream's token at the victim and the number of questions before. By name, of any end.
 OF_BOTH: dict[str, Callable[[int, int], bytes]] = {
     "a sign of life": lambda token, number: llc.TestLink(user_data=bytes(16)).encode(),
-    "offers a larger ring": _resize(stage=llc.ResizeStage.OFFER, ring_bytes=512 << 20),
-    "offers a ring": _resize(stage=llc.ResizeStage.OFFER, ring_bytes=16384),
+    "offers a larger ring": _resize(stage=llcown.ResizeStage.OFFER, ring_bytes=512 << 20),
+    "offers a ring": _resize(stage=llcown.ResizeStage.OFFER, ring_bytes=16384),
     "offers and names rings": _offer_and_name,
-    "pauses": _resize(stage=llc.ResizeStage.PAUSED, position=1),
-    "refuses": _resize(stage=llc.ResizeStage.PAUSED, refused=True),
+    "pauses": _resize(stage=llcown.ResizeStage.PAUSED, position=1),
+    "refuses": _resize(stage=llcown.ResizeStage.PAUSED, refused=True),
     "confirms": lambda token, number: llc.ConfirmLink(gid=bytes(16), qpn=1, link_uid=1).encode(),
     "adds a link": lambda token, number: llc.AddLink(gid=bytes(16), qpn=1, psn=1, link_num=2).encode(),
     "names a key": lambda token, number: llc.ConfirmRKey(tokens=(llc.RToken(1, 2, 3),)).encode(),
@@ -61,11 +61,11 @@ OF_BOTH: dict[str, Callable[[int, int], bytes]] = {
     "acknowledges": lambda token, number: llc.AnnounceAck().encode(),
 }
 OF_A_CLIENT = OF_BOTH | {
-    "returns tickets": lambda token, number: llc.TicketBack(number=number + 1, service=1).encode()
+    "returns tickets": lambda token, number: llcown.TicketBack(number=number + 1, service=1).encode()
 }
 OF_A_SERVER = OF_BOTH | {
     "gives tickets": _ticket,
-    "recalls tickets": lambda token, number: llc.TicketBack(service=number % 0xFFFF + 1).encode(),
+    "recalls tickets": lambda token, number: llcown.TicketBack(service=number % 0xFFFF + 1).encode(),
 }
 
 

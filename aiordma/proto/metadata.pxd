@@ -1,0 +1,1 @@
+# Compiled, as rpc.py is: a call with metadata passes here.

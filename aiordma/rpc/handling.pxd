@@ -1,0 +1,1 @@
+# Compiled, as dispatch.py is: each item of a stream passes here.
