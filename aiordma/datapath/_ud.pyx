@@ -13,11 +13,12 @@ from collections import deque
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
 from ..plain cimport check_plain
 from .._cq cimport CompletionOwner, CompletionPoller
+from ._hybrid cimport FOUND, hybrid_poll
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
@@ -99,6 +100,11 @@ cdef class Route:
                 self.lost -= 1
         else:
             self.expected = (number + 1) & NUMBERS
+
+
+cdef bint has_datagram(void *port, uint64_t _) noexcept:
+    cdef UdPort self = <UdPort>port
+    return len(self.queue) > 0 or self.failed
 
 
 cdef class UdPort(CompletionOwner):
@@ -315,27 +321,7 @@ cdef class UdPort(CompletionOwner):
 
     def spin(self) -> bool:
         """Busy-poll for a datagram instead of parking, where the policy allows it; True when the queue has one."""
-        cdef CompletionPoller cq = self.cq
-        cdef int64_t started
-        cdef uint64_t woken = cq.wakes
-        cq.flush()
-        if self.queue or self.failed:
-            return len(self.queue) > 0
-        if not cq.may_spin():
-            cq.will_park()
-            return False
-        cq.busy_polls += 1
-        started = cq.clock.ns()
-        while cq.spin_once(started + cq.spin.budget_ns):
-            if self.queue:
-                cq.spin_paid(started)
-                return True
-            if cq.wakes != woken:
-                return False
-            cq.flush()
-        cq.spin_wasted()
-        cq.will_park()
-        return False
+        return hybrid_poll(self.cq, has_datagram, <void *>self, 0) == FOUND and len(self.queue) > 0
 
     def park(self) -> None:
         """Arm, after the callbacks are set: from now on they are called."""

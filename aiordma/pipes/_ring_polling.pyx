@@ -2,10 +2,11 @@
 """Hybrid polling on a ring pipe: look for a moment, as long as the engine's policy allows it, before a task parks."""
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from ..plain cimport check_plain
 from .._cq cimport CompletionPoller
+from ..datapath._hybrid cimport FOUND, hybrid_poll
 from ._ring cimport RingPipe
 from ._ring_cursors cimport CLOSED, SENDING_DONE
 from ._ring_failover cimport LEFT, ON_RDMA
@@ -15,51 +16,24 @@ cdef enum:
     SEND_STEP = 262144      # most bytes of one poll_send(): then others of the loop may want their turn
 
 
-cdef inline bint ready(RingPipe ring, bint reading, uint32_t least) noexcept:
-    if ring.failure is not None or ring.closed:
-        return True
-    if reading:
-        return ring.rx.available() >= least or ring.cursors.peer_has(SENDING_DONE)
-    return ring.cursors.peer_has(CLOSED) or ring.room() >= least
+cdef bint can_read(void *ring, uint64_t least) noexcept:
+    cdef RingPipe self = <RingPipe>ring
+    return (self.failure is not None or self.closed or self.rx.available() >= least
+            or self.cursors.peer_has(SENDING_DONE))
+
+
+cdef bint can_write(void *ring, uint64_t least) noexcept:
+    cdef RingPipe self = <RingPipe>ring
+    return self.failure is not None or self.closed or self.cursors.peer_has(CLOSED) or self.room() >= least
 
 
 cdef bint busy_poll(RingPipe ring, bint reading, uint32_t least) except -1:
     """Post what was put off; then poll until ``least`` bytes can be read (or sent), as long as the policy allows.
     True: they can, or the stream is at its end."""
-    cdef CompletionPoller cq = ring.qp.cq
-    cdef int64_t started
-    cdef uint64_t woken = cq.wakes
-    cq.flush()
-    if ready(ring, reading, least):
-        return True
     if not reading and ring.failover.stage == LEFT:
-        return False
-    if not cq.may_spin():
-        cq.will_park()
-        return False
-    cq.busy_polls += 1
-    # One look first that needs neither the clock nor to release the GIL: a busy peer has often answered already.
-    if cq.poll():
-        cq.schedule()
-        if ready(ring, reading, least):
-            cq.busy_poll_hits += 1
-            return True
-        if cq.wakes != woken:
-            return False
-        cq.flush()
-    started = cq.clock.ns()
-    while cq.spin_once(started + cq.spin.budget_ns):
-        if ready(ring, reading, least):
-            cq.spin_paid(started)
-            return True
-        if cq.wakes != woken:
-            return False        # something else of this loop was woken: let it run
-        cq.flush()
-    if not ready(ring, reading, least):
-        cq.spin_wasted()
-        cq.will_park()
-        return False
-    return True
+        ring.qp.cq.flush()
+        return can_write(<void *>ring, least)
+    return hybrid_poll(ring.qp.cq, can_read if reading else can_write, <void *>ring, least) == FOUND
 
 
 cdef Py_ssize_t poll_send(RingPipe ring, data, Py_ssize_t start) except -1:

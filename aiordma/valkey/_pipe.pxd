@@ -11,5 +11,4 @@ cdef class ValkeyPipe(ValkeyRequests):
     cdef int copy_out(self, unsigned char *to, uint64_t n) except -1
     cdef int consumed(self, uint64_t n) except -1
     cdef object nothing(self, Py_ssize_t max_bytes)
-    cdef bint ready(self, bint reading) noexcept
     cdef bint busy_poll(self, bint reading) except -1

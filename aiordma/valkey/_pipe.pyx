@@ -13,10 +13,10 @@ cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from ..plain cimport check_plain
-from .._cq cimport CompletionPoller
+from ..datapath._hybrid cimport FOUND, hybrid_poll
 from ..datapath._verbs cimport IBV_SEND_INLINE
 from ..proto.valkey cimport Outgoing
 from ..verbs._copy cimport aio_copy
@@ -32,6 +32,16 @@ cdef enum:
     STAGE_BYTES = 16384         # and no more of it
     SEND_STEP = 1 << 20         # most bytes of one poll_send(): then others of the loop may want their turn
     BIG_RECEIVE = 32768         # from here on results come from the engine's pool
+
+
+cdef bint can_read(void *pipe, uint64_t _) noexcept:
+    cdef ValkeyPipe self = <ValkeyPipe>pipe
+    return self.failure is not None or self.closed or self.ended or self.incoming.readable() > 0
+
+
+cdef bint can_write(void *pipe, uint64_t _) noexcept:
+    cdef ValkeyPipe self = <ValkeyPipe>pipe
+    return self.failure is not None or self.closed or self.ended or self.room() > 0
 
 
 @cython.final
@@ -239,33 +249,5 @@ cdef class ValkeyPipe(ValkeyRequests):
         """The same for room to send."""
         return self.busy_poll(False)
 
-    cdef bint ready(self, bint reading) noexcept:
-        if self.failure is not None or self.closed or self.ended:
-            return True
-        return self.incoming.readable() > 0 if reading else self.room() > 0
-
     cdef bint busy_poll(self, bint reading) except -1:
-        """As ``pipes/_ring_polling``: one look first, then polling as long as the policy allows."""
-        cdef CompletionPoller cq = self.cq
-        cdef int64_t started
-        cdef uint64_t woken = cq.wakes
-        cq.flush()
-        if self.ready(reading):
-            return True
-        if not cq.may_spin():
-            cq.will_park()
-            return False
-        cq.busy_polls += 1
-        started = cq.clock.ns()
-        while cq.spin_once(started + cq.spin.budget_ns):
-            if self.ready(reading):
-                cq.spin_paid(started)
-                return True
-            if cq.wakes != woken:
-                return False        # something else of this loop was woken: let it run
-            cq.flush()
-        if self.ready(reading):
-            return True
-        cq.spin_wasted()
-        cq.will_park()
-        return False
+        return hybrid_poll(self.cq, can_read if reading else can_write, <void *>self, 0) == FOUND
