@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from tests import world
+from tests.program import engines_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,7 +197,10 @@ class Process:
         try:
             return self._process.wait(FULL_PATIENCE)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.target} does not end; {self._state()}") from None
+            here = engines_now()
+            raise AssertionError(
+                f"{self.target} does not end; {self._state()}\nthis process:\n{here}"
+            ) from None
 
     def end(self, *, check: bool) -> None:
         with contextlib.suppress(OSError):

@@ -31,6 +31,8 @@ from tests import patient
 from tests.loops import LOOPS
 
 _PR_SET_PDEATHSIG = 1
+#: What is told of a connection on a link, if it has it.
+_STATE = ("is_closed", "peer_gone", "is_finished", "last_message_delivered", "error", "readable")
 
 
 class Control:
@@ -70,16 +72,21 @@ def dump(*_: object) -> None:
     with contextlib.suppress(RuntimeError):
         for task in asyncio.all_tasks():
             task.print_stack()
+    print(engines_now(), file=sys.stderr, flush=True)
+
+
+def engines_now() -> str:
+    """The engines of this process, and all their connections."""
     from aiordma.links import engine as engines
 
+    lines = []
     for engine in list(engines.ENGINES.values()):
-        print(json.dumps(engine.statistics(), default=str), file=sys.stderr)
+        lines.append(json.dumps(engine.statistics(), default=str))
         for group in engine.all_groups:
             for member in group.members:
-                pipe = member.pipe
-                state = (pipe.is_closed, pipe.peer_gone, pipe.error, pipe.readable, pipe.writable)
-                print(group.key[1], state, pipe.statistics(), file=sys.stderr)
-    sys.stderr.flush()
+                state = {name: getattr(member.pipe, name, None) for name in _STATE}
+                lines.append(f"{group.key[1]} {state} {member.pipe.statistics()}")
+    return "\n".join(lines)
 
 
 def die_with_parent() -> None:

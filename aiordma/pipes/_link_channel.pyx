@@ -11,42 +11,42 @@ yet is bounded by the channel's own credit (``proto/message.py``). Each end repo
 handed over in the header of everything it sends. It sends a CREDIT message at the end of the tick after a large
 message, after a quarter of the budget, or when the sender has reported that it waits.
 
-The end. CLOSE means: this end sends no more messages and READs no more, so what was announced to it can be freed. An
-end that receives CLOSE answers with its own when it has handed over everything before it. Once both CLOSEs are sent
-and acknowledged, or the link has failed, the channel is finished, and its TCP connection may be closed.
+The end is in ``_link_channel_life.pyx``.
 """
-import logging
-
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from anyio import BrokenResourceError, ClosedResourceError
 
 from ..plain cimport check_plain
-from .._cq cimport CompletionPoller
-from ..datapath._qp cimport Flow, QueuePair
+from ..datapath._hybrid cimport NOTHING, hybrid_poll
+from ..datapath._qp cimport QueuePair
 from ..proto.message cimport SendBudget
 from ._link_channel_format cimport ANNOUNCE, CLOSE, CREDIT, FLAG_ABORT, FLAG_WAITING, HEADER_BYTES, MESSAGE, get32
-from ._link_channel_receive cimport GOES_ON, PEER_FAILED, Inbox, broken_rule
+from ._link_channel_life cimport ChannelLife
+from ._link_channel_receive cimport GOES_ON, PEER_FAILED, Inbox
 from ._link_channel_send cimport WANT_CREDIT, WANT_LINK, WANT_MEMORY, WANT_NOTHING, Outbox
 from ._rendezvous cimport Pulls, Sources
 
-from .. import wake
 from ..errors import LinkError
 from ..proto.message import ChannelStatistics
 from ..wake.escaping import contain
 from .end_report import EndReport
 
-logger = logging.getLogger("aiordma.channel")
-
 cdef enum:
     TURN = 16               # messages that one channel sends before others that wait have their turn
 
 
+cdef bint has_news(void *channel, uint64_t before) noexcept:
+    """Whether messages were handed over since there were ``before``, or it is over."""
+    cdef MessageChannel self = <MessageChannel>channel
+    return self.over or self.inbox.message_count != before
+
+
 @cython.final
-cdef class MessageChannel(Flow):
+cdef class MessageChannel(ChannelLife):
     """One channel on a link. Non-blocking; single-threaded, in the thread of the engine's loop.
 
     :param qp: the link it runs on, prepared for long messages.
@@ -76,46 +76,11 @@ cdef class MessageChannel(Flow):
         """
         self.outbox.connect(peer_token, budget, message_bytes)
 
-    def attach_tcp(self, sock) -> None:
-        """Hand over the TCP connection that the channel began on: liveness signal, closed at the end, and with
-        the watch that the loop may have of it."""
-        if self._own is None:       # over already
-            wake.current().unwatch_fd(sock.fileno())
-            sock.close()
-        else:
-            self._own.attach_tcp(sock)
-
-    def forget(self) -> None:
-        """The negotiation failed before the peer could use this channel: unregister, send nothing."""
-        self.closed = self.over = True
-        self.inbox.drop()
-        self.finish()
-
-    @property
-    def own(self):
-        """What holds it."""
-        return self._own
-
     # ---- state
 
     @property
     def max_message_bytes(self) -> int:
         return self.outbox.max_message_bytes
-
-    @property
-    def is_closed(self) -> bool:
-        """This side has closed it."""
-        return self.closed
-
-    @property
-    def is_finished(self) -> bool:
-        """Closed, and nothing of it is in use any more."""
-        return self.finished
-
-    @property
-    def peer_gone(self) -> bool:
-        """The peer sends no more."""
-        return self.peer_ended
 
     @property
     def on_message(self):
@@ -126,14 +91,6 @@ cdef class MessageChannel(Flow):
         self.inbox.set_on_message(callback)
         if callback is not None and self.inbox.waiting:
             self.qp.cq.call_soon(self._deliver_soon)
-
-    @property
-    def on_closed(self):
-        return self.end_report.callback
-
-    @on_closed.setter
-    def on_closed(self, callback) -> None:
-        self.end_report.callback = callback
 
     @property
     def placer(self):
@@ -259,6 +216,9 @@ cdef class MessageChannel(Flow):
                 contain(error)
         return 0
 
+    cdef bint is_quiet(self) noexcept:
+        return self.want != WANT_LINK or self.over      # else its user sends, in on_writable
+
     cdef int flush(self) except -1:
         cdef QueuePair qp = self.qp
         if qp.failed or self.finished or self.outbox.budget is None:
@@ -354,15 +314,8 @@ cdef class MessageChannel(Flow):
     cdef int deliver(self) except -1:
         if not self.inbox.delivering:
             self.follow(self.inbox.deliver())
-            if self.peer_ended and not self.inbox.waiting:
-                self.end(None)
-        return 0
-
-    cdef int fail_by_user(self, object error) except -1:
-        """A callback raised this."""
-        logger.error("a callback of a channel failed: the channel is broken", exc_info=error)
-        if not self.closed:
-            self.break_with(error)
+            if (self.peer_ended or self.lost is not None) and not self.inbox.waiting:
+                self.end(self.lost)
         return 0
 
     cdef void on_fragment_done(self, uint64_t until) noexcept:
@@ -391,160 +344,7 @@ cdef class MessageChannel(Flow):
 
     def spin(self) -> bool:
         """See ``Channel.spin``. Posts what was put off first."""
-        cdef CompletionPoller cq = self.qp.cq
-        cdef int64_t started
-        cdef uint64_t before = self.inbox.message_count, woken = cq.wakes
-        cq.flush()
-        if self.over or self.closed or self.inbox.message_count != before:
-            return True
-        if not cq.may_spin():
-            cq.will_park()
-            cq.park()
-            return self.inbox.message_count != before or self.over
-        cq.busy_polls += 1
-        # One look first that needs neither the clock nor to give up the GIL: a busy peer has often answered already.
-        if cq.poll():
-            cq.schedule()
-            if self.inbox.message_count != before or self.over:
-                cq.busy_poll_hits += 1
-                return True
-            if cq.wakes != woken:
-                return False
-            cq.flush()
-        started = cq.clock.ns()
-        while cq.spin_once(started + cq.spin.budget_ns):
-            if self.inbox.message_count != before or self.over:
-                cq.spin_paid(started)
-                return True
-            if cq.wakes != woken:
-                return False        # something else of this loop was woken: let it run
-            cq.flush()
-        cq.spin_wasted()
-        cq.will_park()
-        cq.park()
-        return self.inbox.message_count != before or self.over
-
-    # ---- end
-
-    def close(self) -> None:
-        """See ``Channel.close``."""
-        self._close(False)
-
-    def abort(self) -> None:
-        """See ``Channel.abort``."""
-        self._close(True)
-
-    def _close(self, bint abnormal) -> None:
-        if self.finished or (self.closed and (self.aborting or not abnormal)):
-            return
-        self.closed = self.over = True
-        self.on_writable = None
-        self.end_report.drop()
-        self.inbox.set_on_message(None)
-        self.pulls.placer = None
-        self.inbox.drop()
-        if self.outbox.budget is None and self.error is None:
-            self.error = LinkError("closed before the connection was confirmed")
-        self.begin_ending(abnormal or self.error is not None)
-        self.finish_if_done()
-
-    cdef int begin_ending(self, bint abort) except -1:
-        """Send CLOSE as soon as no READ of this channel is under way."""
-        self.ending = True
-        self.aborting = self.aborting or abort
-        if self.outbox.budget is not None:
-            self.qp.enqueue(self)
-        return 0
-
-    cdef bint close_is_due(self) noexcept:
-        return (self.ending and self.pulls.reads == 0
-                and (not self.close_sent or (self.aborting and not self.abort_sent)))
-
-    cdef int receive_close(self, bint abort) except -1:
-        self.sources.release_all()
-        if self.peer_ended and not abort:
-            return 0
-        self.peer_ended = True
-        if abort and not self.closed and not self.over:
-            self.inbox.drop()
-            self.end(LinkError("the peer aborted the connection"))
-        elif not self.inbox.waiting:
-            self.end(None)
-        elif self.want != WANT_NOTHING:
-            self.writable()         # who waits for room may take what has come only when it has sent
-        return self.finish_if_done()
-
-    cdef int end(self, object error) except -1:
-        """The peer sends no more, or is not trusted any more: inform the user, and answer the peer."""
-        if self.error is None and not self.over:
-            self.error = error
-        self.begin_ending(error is not None)
-        if self.over:
-            return 0
-        self.over = True
-        self.inbox.set_on_message(None)
-        self.pulls.placer = None
-        self.qp.cq.wakes += 1
-        self.end_report.end(error)
-        return 0
-
-    cdef int violation(self, str text) except -1:
-        return 0 if self.distrusted else self.distrust(broken_rule(text))
-
-    cdef int distrust(self, object reason) except -1:
-        """Nothing that comes from the peer counts any more."""
-        self.distrusted = True
-        self.inbox.drop()
-        return self.end(reason)
-
-    cdef int on_broken(self, object reason) except -1:
-        if self.qp.failed:
-            self.pulls.link_failed()
-            self.sources.release_all()
-        self.distrust(reason)
-        return self.finish_if_done()
-
-    def break_with(self, reason: BaseException) -> None:
-        """Fail this channel alone (its TCP connection was lost)."""
-        if not self.finished:
-            self.on_broken(reason)
-
-    @property
-    def is_aborting(self) -> bool:
-        """This side has given it up, and the peer has not answered yet."""
-        return self.closed and self.aborting and not self.finished
-
-    def give_up(self) -> None:
-        """End an aborted channel whose peer does not answer. What it announced can be freed: what is placed there
-        later is meant for the same peer, and a READ of it that finds nothing more breaks that peer's link only."""
-        if self.is_aborting and (self.pulls.reads == 0 or self.qp.failed):
-            self.peer_ended = self.close_sent = True
-            self.closing_position = self.qp.sq_retired
-            self.finish_if_done()
-
-    @property
-    def last_message_delivered(self) -> bool:
-        """The peer's device has acknowledged our closing message."""
-        return self.close_sent and not self.qp.refused and self.qp.is_done(self.closing_position)
-
-    cdef int finish_if_done(self) except -1:
-        if self.finished or not self.closed:
-            return 0
-        if not self.qp.failed and self.outbox.budget is not None:
-            if not self.peer_ended or self.pulls.reads:
-                return 0
-            if not self.last_message_delivered:
-                self.qp.wait_for_room(self)     # its completion brings us back through on_room()
-                return 0
-        self.sources.release_all()
-        self.finish()
-        on_finished, self._own, self.on_finished = self.on_finished, None, None     # each refers to the other
-        if on_finished is not None:
-            on_finished(self)
-        return 0
-
-    cdef int finish(self) except -1:
-        self.finished = True
-        self.qp.unregister(self)
-        self.pulls.flow = None      # each refers to the other
-        return 0
+        cdef uint64_t before = self.inbox.message_count
+        if hybrid_poll(self.qp.cq, has_news, <void *>self, before) == NOTHING:
+            self.qp.cq.park()
+        return has_news(<void *>self, before)

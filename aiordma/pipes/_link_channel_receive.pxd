@@ -36,4 +36,5 @@ cdef class Inbox:
     cdef int hand_over(self, object message, uint32_t size, bint large, object placement=*) except -1
     cdef int deliver(self) except -1
     cdef object bring(self, Pull pull)
+    cdef bint keep_whole(self) except -1
     cdef int drop(self) except -1

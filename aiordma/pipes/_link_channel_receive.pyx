@@ -153,6 +153,21 @@ cdef class Inbox:
         self.placed_count += pull.direct
         return pull.head
 
+    cdef bint keep_whole(self) except -1:
+        """Nothing more comes. What is whole stays, up to the first message that is not; whether that is all."""
+        cdef object message
+        cdef Py_ssize_t whole = 0, most = len(self.waiting)
+        for message in self.waiting:
+            if isinstance(message, Pull) and not (<Pull>message).complete():
+                break
+            whole += 1
+        self.pulls.to_read.clear()
+        while len(self.waiting) > whole:
+            message = self.waiting.pop()
+            if isinstance(message, Pull):
+                self.pulls.cancel(<Pull>message)
+        return whole == most
+
     cdef int drop(self) except -1:
         """What was not handed over goes."""
         cdef object message

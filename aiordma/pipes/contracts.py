@@ -55,8 +55,8 @@ class Channel(Protocol):
     """Called when, after :meth:`try_send` returned False, it is worth trying again."""
     on_closed: Callable[[BaseException | None], None] | None
     """Called once, after the last message: with None when the peer closed in order, else with
-    :attr:`error`. Where the end has come before it is set, it is called soon. Not called after this end's own
-    :meth:`close` or :meth:`abort`."""
+    :attr:`error`, behind what had come whole and was not taken yet. Where the end has come before it is set,
+    it is called soon. Not called after this end's own :meth:`close` or :meth:`abort`."""
 
     placer: Placer | None
     """Asked where long messages go; set before or while they arrive."""

@@ -190,7 +190,7 @@ class MemoryChannel:
             self._delivering = False
 
     def _hand_over(self) -> None:
-        if self._coming_error is not None:
+        if self._coming_error is not None and not self._has_unread():
             self._fail(self._coming_error)
             return
         while self._queue and self._on_message is not None:
@@ -204,12 +204,23 @@ class MemoryChannel:
         if not self._peer._closed and self._in.reported != self._in.taken:
             self._peer._out.receive_report(self._in.report())
             self._peer._notify()
-        if self._blocked_at not in (None, self._out.reported) and self.on_writable is not None:
+        news = self._error is not None or self._blocked_at != self._out.reported
+        if self._blocked_at is not None and news and self.on_writable is not None:
             self._blocked_at = None
             self.on_writable()
-        if self._peer_closed and not self._queue and not self._ended:
+        if self._queue or self._ended:
+            return
+        if self._error is not None:
+            self._fail(self._error)
+        elif self._peer_closed:
             self._ended = True
             self._end_report.end(None)
+
+    def _has_unread(self) -> bool:
+        """The connection is lost, and its user, who took nothing then, gets what had come before."""
+        if self._error is None and self._queue and self._on_message is None:
+            self._error = self._coming_error
+        return self._error is not None
 
     def _placed(self, message: Message, head_bytes: int) -> bool:
         """Whether the user has named memory for a long message, and it was handed over there."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aiordma.errors import LinkError
 from aiordma.pipes.contracts import Message
 from aiordma.proto.message import MAX_HEAD_BYTES
 from aiordma.testing import MemoryChannel, memory_channels
@@ -181,3 +182,22 @@ async def test_on_every_loop() -> None:
     assert not arrived.is_set()
     with anyio.fail_after(5):
         await arrived.wait()
+
+
+@pytest.mark.parametrize("how", ["abort", "break"])
+def test_what_came_while_nothing_was_taken_comes_before_the_end(how: str) -> None:
+    steps, a, _, b, at_b = pair(receive_bytes=200)
+    b.on_message = None
+    assert a.try_send(b"before")
+    while b.try_send(bytes(30)):
+        pass
+    steps.run()
+    (a.abort if how == "abort" else lambda: a.break_with(LinkError("cut")))()
+    steps.run()
+    assert (at_b.messages, at_b.closed, at_b.writable) == ([], [], 1)
+    with pytest.raises(anyio.BrokenResourceError):
+        b.try_send(b"in vain")
+    b.on_message = at_b.messages.append
+    steps.run()
+    assert at_b.messages == [b"before"]
+    assert [type(error) for error in at_b.closed] == [LinkError]

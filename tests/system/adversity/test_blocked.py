@@ -9,14 +9,17 @@ import anyio
 import pytest
 
 import aiordma
+from aiordma.channels import channel as channels
 from aiordma.datagrams.connection import connect_datagram, listen_datagram
 from tests.loops import LOOPS
+from tests.pipes.channel_ends import End
 from tests.processes import PATIENCE, process
 from tests.roles import LOCAL
 from tests.system.adversity.test_ends import _kept, _stream, _streams, _transport
 
 if TYPE_CHECKING:
     from aiordma.datagrams.connection import DatagramConnection
+    from aiordma.pipes.contracts import Channel
     from tests.program import Control
 
 pytestmark = pytest.mark.anyio
@@ -71,6 +74,20 @@ async def blocking(control: Control, surface: str, port: int | None) -> None:
             block(control)
 
 
+async def closing(control: Control, port: int | None) -> None:
+    """Sends messages on a channel, closes it in the same turn of the loop, and blocks. None: as a server."""
+    if port is None:
+        listener = await channels.listen(LOCAL)
+        _kept.append(listener)
+        control.say(listener.port)
+        connected = await listener.accept()
+    else:
+        connected = await channels.connect(LOCAL, port, mode="rdma")
+    connected.send_soon(MESSAGES)
+    connected.channel.close()
+    block(control)
+
+
 BLOCKING = pytest.mark.parametrize(
     ("surface", "loop"),
     [("streams", "asyncio"), ("transport", "asyncio"), ("transport", "asyncio+uvloop")]
@@ -121,4 +138,30 @@ async def test_datagrams_of_a_server_arrive(loop: str) -> None:
         with anyio.fail_after(PATIENCE):
             async with await connect_datagram(LOCAL, await sender.heard(), mode="rdma") as connection:
                 assert [await connection.receive() for _ in MESSAGES] == MESSAGES
+                sender.say("go on")
+
+
+async def expect_messages(channel: Channel) -> None:
+    assert channel.path == "rdma"
+    reader = End(channel, keeps_views=False)
+    assert await reader.ended() is None
+    assert reader.messages == MESSAGES
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_the_end_of_a_channel_arrives(loop: str) -> None:
+    async with await channels.listen(LOCAL) as listener:
+        with process(f"{HERE}:closing", loop, port=listener.port) as sender:
+            with anyio.fail_after(PATIENCE):
+                async with await listener.accept() as connected:
+                    await expect_messages(connected.channel)
+                    sender.say("go on")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_the_end_of_a_servers_channel_arrives(loop: str) -> None:
+    with process(f"{HERE}:closing", loop, port=None) as sender:
+        with anyio.fail_after(PATIENCE):
+            async with await channels.connect(LOCAL, await sender.heard(), mode="rdma") as connected:
+                await expect_messages(connected.channel)
                 sender.say("go on")

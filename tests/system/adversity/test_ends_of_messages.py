@@ -22,7 +22,7 @@ from aiordma.rpc import multiplexer
 from aiordma.rpc import server as servers
 from tests.loops import LOOPS
 from tests.pipes.channel_ends import End
-from tests.processes import PATIENCE, process
+from tests.processes import FULL_PATIENCE, PATIENCE, process
 from tests.roles import LOCAL
 from tests.system.adversity.test_ends import ENDS, end
 
@@ -200,10 +200,11 @@ ANSWERS, ANSWER_BYTES = 16, 1_000_000
 
 
 def be_patient() -> None:
-    """However busy the machine is, all of it may leave."""
-    parting._UNSENT_SECONDS = parting._LINGER_SECONDS = servers.ANSWERS_S = PATIENCE
+    """However busy the machine is, all may leave. What never comes is waited for until the test asks why."""
+    long = 4 * FULL_PATIENCE
+    parting._UNSENT_SECONDS = parting._LINGER_SECONDS = servers.ANSWERS_S = long
     for each in (multiplexer._unclosed, tcp_channel._draining, tls._draining):
-        each._seconds = PATIENCE
+        each._seconds = long
 
 
 async def answering(control: Control, how: str, certificate: str) -> None:
