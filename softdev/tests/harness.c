@@ -2,6 +2,7 @@
 
 #include "softdev.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -443,6 +444,18 @@ struct ibv_wc sleep_wc(struct ibv_comp_channel *channel, struct ibv_cq *cq)
     }
     CHECK_EQ(n, 1);
     return wc;
+}
+
+int test_count_fds(void)
+{
+    DIR *all = opendir("/proc/self/fd");
+    int count = 0;
+
+    CHECK(all != NULL);
+    while (readdir(all))
+        count++;
+    closedir(all);
+    return count;
 }
 
 uint64_t test_now_ns(void)

@@ -191,6 +191,8 @@ struct ibv_wc sleep_wc(struct ibv_comp_channel *channel, struct ibv_cq *cq);
 
 /* From a monotonic clock (CLOCK_MONOTONIC). */
 uint64_t test_now_ns(void);
+/* Open descriptors of this process, and one to count them by. */
+int test_count_fds(void);
 /* Whether this test has run for 20 seconds. The machine is so busy then that a few repetitions of what depends on
  * chance have to do. */
 bool test_takes_long(void);

@@ -14,8 +14,6 @@ LONG = {
     "aiordma/pipes/_ring_records.pyx": 540,
     "softdev/tests/roce/fuzz_receiver.c": 740,
     "softdev/tests/shm/fuzz_peer.c": 1090,
-    "softdev/tests/shm/test_floods.c": 630,
-    "softdev/tests/shm/test_processes.c": 740,
 }
 
 

@@ -4,7 +4,6 @@
 #include "tests/harness.h"
 #include "tests/shm/raw_peer.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -63,18 +62,6 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 }
 
 /* ---- what it costs ------------------------------------------------------------------------------------ */
-
-static int count_fds(void)
-{
-    DIR *all = opendir("/proc/self/fd");
-    int count = 0;
-
-    CHECK(all != NULL);
-    while (readdir(all))
-        count++;
-    closedir(all);
-    return count;
-}
 
 /* Mappings of memory with that name. */
 static int count_maps(const char *name)
@@ -432,7 +419,7 @@ static unsigned int ask_deaf(const struct scene *scene, struct soft_message msg,
                 return n;
         }
         if (n % 64 == 0)
-            CHECK(count_fds() <= before + FEW_FDS);
+            CHECK(test_count_fds() <= before + FEW_FDS);
     }
     FAIL("it takes questions without end");
 }
@@ -457,12 +444,12 @@ static void unread_lanes(void)
     struct scene scene;
 
     open_scene(&scene, IBV_QPT_UD);
-    const int before = count_fds();
+    const int before = test_count_fds();
     const unsigned int n = ask_deaf(&scene, attach(&scene, 0, IBV_QPT_UD), before);
-    CHECK(count_fds() <= before + FEW_FDS);
+    CHECK(test_count_fds() <= before + FEW_FDS);
     bystanders(&scene);
     CHECK_EQ(read_answers(&scene, n, SOFT_ATTACHED), n);
-    CHECK(count_fds() <= before + FEW_FDS);
+    CHECK(test_count_fds() <= before + FEW_FDS);
     close_scene(&scene);
 }
 
@@ -474,7 +461,7 @@ static void unread_keys(void)
     struct soft_message msg = attach(&scene, 7, IBV_QPT_RC);
     msg.type = SOFT_RESOLVE;
     msg.rkey = scene.self.rkey;
-    const unsigned int n = ask_deaf(&scene, msg, count_fds());
+    const unsigned int n = ask_deaf(&scene, msg, test_count_fds());
     CHECK_EQ(read_answers(&scene, n, SOFT_RESOLVED), n);
     close_scene(&scene);
 }
@@ -496,7 +483,7 @@ static void held_lane(void)
     CHECK_EQ(read_answers(&scene, 1, SOFT_ABSENT), 1);
     msg.type = SOFT_RESOLVE;
     msg.rkey = scene.self.rkey;
-    const unsigned int n = ask_deaf(&scene, msg, count_fds());
+    const unsigned int n = ask_deaf(&scene, msg, test_count_fds());
     to.qpn = raw_qpn(&scene.peer, 9);
     end_to_rtr(&late, &to, &(struct connect_options)CONNECT_DEFAULTS);
     CHECK_EQ(read_answers(&scene, n + 1, SOFT_ATTACHED), 1);
@@ -534,7 +521,7 @@ static void many_bells(void)
 
     open_scene(&scene, IBV_QPT_RC);
     CHECK(!pipe2(ends, O_CLOEXEC | O_NONBLOCK));
-    const int before = count_fds();
+    const int before = test_count_fds();
     for (unsigned int i = 0; i < LINKS; i++) {
         links[i] = scene.peer;
         raw_dial(&links[i], scene.self.qpn >> SOFT_QPN_INDEX_BITS);
@@ -547,7 +534,7 @@ static void many_bells(void)
             CHECK(msg.type == SOFT_ABSENT || (msg.type == SOFT_REFUSED && msg.error == EMFILE));
         }
     }
-    CHECK(count_fds() <= before + MOST + FEW_FDS);
+    CHECK(test_count_fds() <= before + MOST + FEW_FDS);
     CHECK_EQ(end_state(&scene.victim), IBV_QPS_RTS);
     for (unsigned int i = 0; i < LINKS; i++) {
         links[i].answer_fd = -1;
@@ -581,50 +568,6 @@ static void others_have_their_turn(void)
     close_scene(&scene);
 }
 
-/* Whether the device connects to the peer's slot, too, and stays. */
-static bool met(struct raw_peer *peer, uint32_t slot)
-{
-    struct pollfd ready[2] = {{.fd = peer->listen_fd, .events = POLLIN}, {.events = POLLIN}};
-    struct soft_message msg;
-    int fds[SOFT_PACKET_FDS], got = 0;
-
-    raw_dial(peer, slot);
-    ready[1].fd = peer->ask_fd;
-    while (got >= 0 && !ready[0].revents) {
-        CHECK(poll(ready, 2, -1) > 0);
-        got = raw_receive(peer->ask_fd, &msg, fds);
-        raw_close_all(fds);
-    }
-    if (!ready[0].revents)
-        return false;
-    peer->answer_fd = accept4(peer->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-    CHECK(peer->answer_fd >= 0);
-    const bool stays = raw_wait(peer->answer_fd, &msg, fds);
-    raw_close_all(fds);
-    return stays;
-}
-
-/* One process takes many slots, to be connected to at each of them. */
-static void many_slots(void)
-{
-    enum { SLOTS = 64, MOST = 8 };
-    static struct raw_peer peers[SLOTS];
-    struct scene scene;
-    unsigned int n = 0;
-
-    open_scene(&scene, IBV_QPT_UD);
-    for (unsigned int i = 0; i < SLOTS; i++) {
-        raw_open(&peers[i]);
-        n += met(&peers[i], scene.self.qpn >> SOFT_QPN_INDEX_BITS);
-        close(peers[i].ask_fd);
-        peers[i].ask_fd = -1;
-    }
-    CHECK(n && n < MOST);
-    for (unsigned int i = 0; i < SLOTS; i++)
-        raw_close(&peers[i]);
-    close_scene(&scene);
-}
-
 TEST_MAIN(TEST(thousand_regions), TEST(unasked_answers), TEST(endless_slabs), TEST(endless_bytes),
           TEST(datagram_lanes), TEST(unread_lanes), TEST(unread_keys), TEST(held_lane), TEST(many_bells),
-          TEST(descriptors_in_flight), TEST(others_have_their_turn), TEST(many_slots))
+          TEST(descriptors_in_flight), TEST(others_have_their_turn))

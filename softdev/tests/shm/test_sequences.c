@@ -3,7 +3,6 @@
 #include "tests/harness.h"
 #include "tests/shm/raw_peer.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -300,18 +299,6 @@ static void answers(void)
 
 /* ---- claims ------------------------------------------------------------------------------------------- */
 
-static int count_fds(void)
-{
-    DIR *all = opendir("/proc/self/fd");
-    int count = 0;
-
-    CHECK(all != NULL);
-    while (readdir(all))
-        count++;
-    closedir(all);
-    return count;
-}
-
 /* A peer that claims, on one link after another, to be inside of memory for ever keeps only so many descriptors. */
 static void endless_claims(void)
 {
@@ -322,7 +309,7 @@ static void endless_claims(void)
     end_open(&stays, NULL);
     open_scene(&scene, false);
     close_scene(&scene);
-    const int before = count_fds();
+    const int before = test_count_fds();
     for (int i = 0; i < TIMES; i++) {
         open_scene(&scene, false);
         atomic_store(&scene.lane.seg->inside, SOFT_INSIDE_SOME);
@@ -330,7 +317,7 @@ static void endless_claims(void)
     }
     /* Links of the last peer may not have been noticed to have ended, and the device opens a file of /proc to see whether
      * a process has: the descriptors are as many only most of the time, so one look has to tell. */
-    for (int i = 0; count_fds() > before + MOST_KEPT; i++) {
+    for (int i = 0; test_count_fds() > before + MOST_KEPT; i++) {
         CHECK(i < 1000);
         usleep(10000);
     }

@@ -1,6 +1,5 @@
 /* Processes of other PID namespaces, whose numbers the kernel does not tell: all together, they take a bounded number of
  * this process' descriptors. Needs root. */
-#include <dirent.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -13,18 +12,6 @@
 /* A_FEW: the device opens a file of /proc for a moment. */
 enum { CONNECTIONS = 600, MOST = 256, A_FEW = 8, WAIT_MS = 60000 };
 
-static unsigned descriptors(void)
-{
-    DIR *all = opendir("/proc/self/fd");
-    unsigned n = 0;
-
-    CHECK(all);
-    while (readdir(all))
-        n++;
-    closedir(all);
-    return n;
-}
-
 /* The first process of another namespace, where the others have no number. */
 static void victim(int fd, void *argument)
 {
@@ -33,11 +20,11 @@ static void victim(int fd, void *argument)
 
     (void)argument;
     end_open(&end, NULL);
-    const unsigned before = descriptors();
+    const unsigned before = (unsigned)test_count_fds();
     const uint32_t slot = end.qp->qp_num >> SOFT_QPN_INDEX_BITS;
     give(fd, &slot, sizeof slot);
     take(fd, &byte, 1);
-    const unsigned more = descriptors() - before;
+    const unsigned more = (unsigned)test_count_fds() - before;
     if (more > MOST + A_FEW)
         FAIL("%u descriptors more", more);
     CHECK(more > 0);
