@@ -11,7 +11,6 @@ CAPS = {".py": 600, ".pyi": 600, ".pyx": 500, ".pxd": 500, ".c": 600, ".h": 600}
 LONG = {
     "aiordma/_cq.pyx": 640,
     "aiordma/datapath/_qp.pyx": 550,
-    "aiordma/pipes/_ring_records.pyx": 540,
     "softdev/tests/roce/fuzz_receiver.c": 740,
     "softdev/tests/shm/fuzz_peer.c": 1090,
 }
