@@ -66,10 +66,12 @@ async def client(control: Control, streams: int, datagrams: int, calls: int) -> 
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_everything_falls_back_and_says_why(loop: str) -> None:
-    with process(f"{HERE}:server", loop, EFA) as serving:
+@pytest.mark.parametrize("verbs", ["auto", "own"])
+def test_everything_falls_back_and_says_why(verbs: str, loop: str) -> None:
+    env = EFA | {"AIORDMA_VERBS": verbs}
+    with process(f"{HERE}:server", loop, env) as serving:
         streams, datagrams, calls = serving.hear()
-        with process(f"{HERE}:client", loop, EFA, streams=streams, datagrams=datagrams, calls=calls) as using:
+        with process(f"{HERE}:client", loop, env, streams=streams, datagrams=datagrams, calls=calls) as using:
             assert using.hear() == ["tcp", "tcp", "tcp", "udp"]
             for _ in range(3):
                 code, text = using.hear()
