@@ -17,7 +17,7 @@ from .parting import unsent
 from .ring_size import RingSize, first_ring_bytes, hear_of_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from ..pipes.tls import Carrier
     from ..verbs.memory.arena import Arena, Block
@@ -338,8 +338,15 @@ class ChannelMember(Member):
         return not (self.pipe.is_closed or self.pipe.peer_gone)
 
     def _part_with(self, connection: Any) -> None:
-        tell = connection.on_closed
-        connection.close()
+        self._end_and_tell(connection, connection.close)
+
+    def abort(self) -> None:
+        """See :class:`Member`. Its user, who may take no messages and so not have been told, is told now."""
+        self._end_and_tell(self.pipe, self.pipe.abort)
+
+    def _end_and_tell(self, channel: Any, end: Callable[[], None]) -> None:
+        tell = channel.on_closed
+        end()
         if tell is not None:
             tell(LinkError("the event loop that it was made in was closed or has ended", self.group.peer))
 

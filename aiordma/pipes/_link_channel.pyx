@@ -231,7 +231,10 @@ cdef class MessageChannel(ChannelLife):
             # Signalled: only when the peer's device has it may the TCP connection be closed.
             self.outbox.post_control(CLOSE, FLAG_ABORT if self.aborting else 0, True)
             self.closing_position = qp.sq_posted
-            self.finish_if_done()
+            if qp.cq.helping:
+                qp.wait_for_room(self)      # to finish calls its owner: that is for the loop
+            else:
+                self.finish_if_done()
             return 1
         if self.inbox.credit_due or self.ask:
             if not qp.can_message():

@@ -1,4 +1,4 @@
-"""The helping thread at its highest rate, beside loops that block, streams that leave RDMA, and ends of both.
+"""The helping thread at its highest rate, beside loops that block, streams that leave RDMA, and ends of all.
 
 Python changes threads as often as it can, so the thread comes in wherever the loop's thread runs any Python.
 """
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiordma
+from aiordma.channels import channel as channels
 from aiordma.datagrams.connection import connect_datagram, listen_datagram
 from aiordma.datapath import _late
 from aiordma.errors import Code
 from tests.health import ROUNDS, until
+from tests.pipes.channel_ends import End
 from tests.processes import PATIENCE
 from tests.roles import LOCAL
 
@@ -94,6 +96,31 @@ async def _datagrams(draw: random.Random) -> None:
                     assert [await other.receive() for _ in pieces] == pieces
 
 
+async def _channels(draw: random.Random) -> None:
+    """Long messages are copied without Python's lock, and who takes them owes credit; one end blocks."""
+    async with await channels.listen(LOCAL) as listener:
+        for _ in range(3):
+            connecting = asyncio.ensure_future(channels.connect(LOCAL, listener.port, mode="rdma"))
+            ends = [await listener.accept(), await connecting]
+            users = [End(end.channel, keeps_views=False) for end in ends]
+            sent: list[list[bytes]] = []
+            for end in ends:
+                pieces = [draw.randbytes(draw.choice((1, 300, 5000, 100_000))) for _ in range(12)]
+                for piece in pieces:
+                    end.send_soon(piece)
+                    if draw.random() < 0.3:
+                        block()
+                sent.append(pieces)
+            for user, pieces in zip(users, reversed(sent), strict=True):
+                await user.received(len(pieces))
+                assert user.messages == pieces
+            ends[0].channel.close()
+            block()
+            assert await users[1].ended() is None
+            for end in ends:
+                await end.aclose()
+
+
 async def _run(seed: int) -> None:
     draw = random.Random(seed)
     receivers: list[Receiver] = []
@@ -106,6 +133,7 @@ async def _run(seed: int) -> None:
     async with asyncio.timeout(4 * PATIENCE):
         sent = await asyncio.gather(*(_transport(draw, server) for _ in range(4)))
         await _datagrams(draw)
+        await _channels(draw)
         await until(lambda: len(receivers) == len(sent))
         assert [await each.over for each in receivers] == [None] * 4
     assert sorted(bytes(each.got) for each in receivers) == sorted(sent)

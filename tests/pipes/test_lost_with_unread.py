@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 from aiordma.errors import LinkError
+from aiordma.links import engine as engines
+from aiordma.links import parting
 from aiordma.links.message_memory import MessageMemory
 from tests.health import settle, until
+from tests.tuned import tuned
+from tests.world import DEVICE
 
 from .channel_ends import End
 from .link_pairs import connect_channels
@@ -144,3 +149,43 @@ async def test_closing_it_drops_what_was_kept(open_engine: Open) -> None:
         assert b.is_finished
         await settle(20)
         assert (user.messages, user.closed) == ([], [])
+
+
+class Waits:
+    """A user of whom something has not been sent when the loop ends, and never will be."""
+
+    unsent = 1
+
+    def on_writable(self) -> None:
+        """Nothing more."""
+
+
+@pytest.mark.parametrize("ends", ["asyncio", "asyncio, closed", "trio"])
+def test_the_end_of_the_loop_is_told_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: str
+) -> None:
+    monkeypatch.setattr(parting, "_UNSENT_SECONDS", 0.0)
+    monkeypatch.setattr(parting, "_LINGER_SECONDS", 0.0)
+    kept: list[Any] = []
+
+    async def use() -> None:
+        engine = await engines.current(tuned(device=DEVICE))
+        a, b = await connect_channels(engine)
+        user, waits = End(b), Waits()
+        b.on_message, b.on_writable = None, waits.on_writable
+        a.try_send(b"before")
+        await settle(20)
+        kept.extend((engine, a, b, user, waits))
+
+    if ends == "asyncio, closed":
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(use())
+        loop.close()
+    else:
+        anyio.run(use, backend=ends)
+    engine, _, b, user, _ = kept
+    assert [type(error) for error in user.closed] == [LinkError]
+    assert user.messages == []
+    assert b.is_finished
+    assert engine.pool.used_bytes == 0
+    assert caplog.text == ""
