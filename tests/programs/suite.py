@@ -135,7 +135,8 @@ def prepare(suite: Suite) -> None:
             *suite.needs,
         )
         stamp.write_text(suite.pin)
-    if suite.interpreter == PYTHON:
+    # The one whose environment this runs in has aiordma already.
+    if Path(suite.interpreter).resolve() == Path(sys.executable).resolve():
         _link_aiordma(suite)
     else:
         _build_aiordma(suite)

@@ -58,6 +58,22 @@ def check(release: str, selection: list[str], workers: str, version: str) -> str
     return output.splitlines()[-1].strip("= ")
 
 
+def own_tests(release: str, version: str) -> str:
+    """CPython's own asyncio tests, without aiordma and under `aiordma run`, as a table.
+
+    :param version: as for :func:`wheels`.
+    :raises Failed: a test passes without aiordma only.
+    """
+    root = Root(release, "git", *packages_of(version))
+    copy_tree(root.tree)
+    make_clone(root.tree)
+    interpreter = f"/usr/bin/python{version}"
+    forget_another(root.tree / ".venv", interpreter)
+    root.run("make", "install", f"PYTHON={interpreter}", limit_s=3600)
+    command = ("-m", "tests.programs", "cpython", "--python", interpreter)
+    return root.run(".venv/bin/python", *command, limit_s=3600, log="programs").rpartition("\n\n")[2]
+
+
 def packages_of(version: str) -> list[str]:
     """What a release's Python needs for a venv and a build; its own comes with `make install`."""
     return [] if version == "3" else [f"python{version}-dev", f"python{version}-venv"]
@@ -97,17 +113,23 @@ def main() -> None:
     parser.add_argument(
         "--wheels", action="store_true", help="build and try a wheel for the release's Python instead"
     )
+    parser.add_argument(
+        "--programs",
+        action="store_true",
+        help="run Python's own asyncio tests under `aiordma run` instead",
+    )
     parser.add_argument("--python", default="3", help="another Python of the release, as 3.15")
     given = parser.parse_args()
     need_root()
     failed = []
     for release in given.releases or RELEASES:
         try:
-            done = (
-                wheels(release, given.python)
-                if given.wheels
-                else check(release, given.tests, given.workers, given.python)
-            )
+            if given.wheels:
+                done = wheels(release, given.python)
+            elif given.programs:
+                done = own_tests(release, given.python)
+            else:
+                done = check(release, given.tests, given.workers, given.python)
             print(f"{release}: {done}", flush=True)
         except Failed as error:
             print(f"{release}: {error}", flush=True)

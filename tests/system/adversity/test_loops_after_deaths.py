@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import anyio
@@ -107,10 +108,15 @@ async def learning(victim: Process, port: int, kept: list[object]) -> None:
     await receive(streams[0])
 
 
-def threads(most: int) -> int:
-    """Those that are not Python's, such as the device's; after a while, if there are more."""
+def threads() -> int:
+    """Those that are not Python's, such as the device's."""
+    return len(os.listdir("/proc/self/task")) - threading.active_count()
+
+
+def until_at_most(most: int, count: Callable[[], int]) -> int:
+    """What is counted, after a while if it is more: the device's threads look into /proc, and end late."""
     deadline = time.monotonic() + FULL_PATIENCE
-    while (found := len(os.listdir("/proc/self/task")) - threading.active_count()) > most:
+    while (found := count()) > most:
         if time.monotonic() > deadline:
             break
         time.sleep(0.01)
@@ -121,7 +127,7 @@ def threads(most: int) -> int:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_that_ends(loop: str, how: Role, caplog: pytest.LogCaptureFixture) -> None:
     backend, options = LOOPS[loop]
-    before, counts = len(os.listdir("/proc/self/task")) - threading.active_count(), list[int]()
+    before, first = threads(), list[str]()
     for number in range(1 + TIMES * ROUNDS):
         kept: list[object] = []
         with process("tests.roles:echo_server") as victim:
@@ -131,7 +137,8 @@ def test_a_loop_that_ends(loop: str, how: Role, caplog: pytest.LogCaptureFixture
             gc.collect()
             kept.clear()
             gc.collect()
-        counts.append(len(descriptors()))
-        assert threads(before) <= before, counts
+        assert until_at_most(before, threads) <= before
+        first = first or descriptors()
+        found = until_at_most(len(first), lambda: len(descriptors()))
+        assert found <= len(first), (number, Counter(descriptors()) - Counter(first))
     assert "released completely" not in caplog.text
-    assert max(counts[1:]) <= counts[0], counts
