@@ -255,10 +255,10 @@ def main() -> None:
     row = ROWS[options.row]
     os.environ.update(row.environment)
     if options.slow:
-        from aiordma.wake import _asyncio
+        from aiordma.wake import turns
 
         # A stream that was busy for a millisecond lets others of the loop run: here, every few messages.
-        _asyncio._SHARE_NS = 1 << 60
+        turns._SHARE_NS = 1 << 60
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_main(row, options.seconds))
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import wake
+from ..streams.at_once import AtOnce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,7 @@ class RingStreamReader(asyncio.StreamReader):
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self._pipe: Pipe | None = None  # None: not now (paused), not any more, or never
+        self._receive_at_once: Any = None  # of the pipe, or of the last one
         self._ring: PulledTransport | None = None
         self._waker = wake.current()
         self._reads_ahead = False
@@ -83,6 +85,8 @@ class RingStreamReader(asyncio.StreamReader):
             self._take_all()
         self._ring = transport
         self._pipe = pipe
+        if pipe is not None and pipe is not before:
+            self._receive_at_once = AtOnce(self._waker, pipe).receive
         if pipe is None and before is not None:
             transport.ring_empty()
 
@@ -172,11 +176,11 @@ class RingStreamReader(asyncio.StreamReader):
             self._waker.share = 0
         return True
 
-    async def _wait_for_ring(self, func_name: str) -> bool:
+    async def _wait_for_ring(self, func_name: str, polled: bool = False) -> bool:
         """Poll, then park. False: it was not the ring that ended the waiting, or the ring is not ours now."""
         pipe, ring, waker = self._pipe, self._ring, self._waker
         if pipe is not None and ring is not None and self._waiter is None:
-            if self._poll(pipe):
+            if not polled and self._poll(pipe):
                 return True
             ring.park_reading()
             # What came in by this was not announced, so look again.
@@ -200,11 +204,17 @@ class RingStreamReader(asyncio.StreamReader):
 
     async def read(self, n: int = -1) -> bytes:
         """See asyncio."""
-        waker = self._waker
-        waker.share -= 1
-        if waker.share < 0:
-            await waker.checkpoint()
+        waker, polled = self._waker, False
         try:
+            if self._pipe is not None and not self._data and self._exception is None:
+                data = self._receive_at_once(n, self._waiter)
+                if data:
+                    return data  # type: ignore[no-any-return]
+                polled = data is None
+            if not polled:
+                waker.share -= 1
+                if waker.share < 0:
+                    await waker.checkpoint()
             while (
                 (pipe := self._pipe) is not None
                 and n > 0
@@ -218,18 +228,27 @@ class RingStreamReader(asyncio.StreamReader):
                     return data
                 if data is not None:
                     break
-                await self._wait_for_ring("read")
+                await self._wait_for_ring("read", polled)
+                polled = False
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._failed(exc)
         return await super().read(n)
 
     async def readexactly(self, n: int) -> bytes:
         """See asyncio."""
-        waker = self._waker
-        waker.share -= 1
-        if waker.share < 0:
-            await waker.checkpoint()
+        waker, polled = self._waker, False
         try:
+            if self._pipe is not None and not self._data and self._exception is None and n <= self._limit:
+                data = self._receive_at_once(n, self._waiter)
+                if data:
+                    if len(data) == n:
+                        return data  # type: ignore[no-any-return]
+                    self._data += data  # the rest has yet to come
+                polled = data is None
+            if not polled:
+                waker.share -= 1
+                if waker.share < 0:
+                    await waker.checkpoint()
             while (
                 (pipe := self._pipe) is not None
                 and n > 0
@@ -243,7 +262,8 @@ class RingStreamReader(asyncio.StreamReader):
                     return pipe.try_receive(n) or b""
                 if readable or pipe.at_eof or pipe.error is not None:
                     break
-                await self._wait_for_ring("readexactly")
+                await self._wait_for_ring("readexactly", polled)
+                polled = False
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._failed(exc)
         if n > self._limit and self._pipe is not None and self._waiter is None and self._exception is None:

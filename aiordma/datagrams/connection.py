@@ -104,9 +104,9 @@ class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
         :raises anyio.BusyResourceError: another task is sending
         """
         waker = self._waker
-        if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
+        if self._send_guard is None and waker.may_begin():
             if self._try_send(item):
-                waker.share -= 1
+                waker.count(0)
                 return
             await self._send_later(item, True)
         else:
@@ -162,7 +162,7 @@ class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
             while sent < total:
                 placed = pipe.send_many(items[sent : sent + _MOST_AT_ONCE] if sent else items[:_MOST_AT_ONCE])
                 sent += placed
-                waker.share -= 1 + placed // _BATCH_SHARE
+                waker.count(placed // _BATCH_SHARE)
                 if not placed:
                     await self._place_when_room(self._outgoing(items[sent]), True)
                     sent += 1
@@ -218,12 +218,10 @@ class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
         :raises anyio.BusyResourceError: another task is receiving
         """
         waker = self._waker
-        if waker.share > 0 and self._receive_guard is None and not waker.cancel_requested():
+        if self._receive_guard is None and waker.may_begin():
             data = self._poll_receive()
             if data is not None:
-                share = waker.share - 1
-                # Polling takes time as well: every few operations the clock is asked.
-                waker.share = share if share & 7 or not waker.share_overdue() else 0
+                waker.count_polled(0)
                 return data
             return await self._receive_when_there(self._pipe.try_receive, True)
         return await self._receive_when_there(self._pipe.try_receive, False)
@@ -256,10 +254,10 @@ class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
             return pipe.receive_many(most)
 
         waker = self._waker
-        if waker.share > 0 and self._receive_guard is None and not waker.cancel_requested():
+        if self._receive_guard is None and waker.may_begin():
             messages = take()
             if messages is not None:
-                waker.share -= 1 + len(messages) // _BATCH_SHARE
+                waker.count(len(messages) // _BATCH_SHARE)
                 return messages
             return await self._receive_when_there(take, True)
         return await self._receive_when_there(take, False)

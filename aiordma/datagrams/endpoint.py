@@ -156,10 +156,10 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         """
         data, address = item
         waker = self._waker
-        if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
+        if self._send_guard is None and waker.may_begin():
             peer = self._peers.get(address or self._remote)  # type: ignore[arg-type]
             if peer is not None and self._put(peer, data):
-                waker.share -= 1
+                waker.count(0)
                 return
         await self._send_later(data, address)
 
@@ -244,10 +244,9 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         :raises anyio.BusyResourceError: another task is receiving
         """
         waker = self._waker
-        if waker.share > 0 and self._receive_guard is None and not waker.cancel_requested():
+        if self._receive_guard is None and waker.may_begin():
             if self._queue or (self._port is not None and self._port.spin()):
-                share = waker.share - 1
-                waker.share = share if share & 7 or not waker.share_overdue() else 0
+                waker.count_polled(0)
                 return self._queue.popleft()
             return await self._receive_when_there(self._take, True)
         return await self._receive_when_there(self._take, False)

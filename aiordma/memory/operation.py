@@ -46,13 +46,13 @@ class Operation(Generic[T]):
             the operation was given up. :raises anyio.ClosedResourceError: the connection was closed.
         """
         waker = wake.current()
-        if waker.share <= 0 or waker.cancel_requested():
+        if not waker.may_begin():
             try:
-                await waker.checkpoint()
+                await waker.begin()
             except BaseException:
                 self.cancel()
                 raise
-        waker.share -= 1
+        waker.count(0)
         while not self.done and not self._look():
             waiter = waker.new_waiter()
             self._waiters = (*self._waiters, waiter)

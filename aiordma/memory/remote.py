@@ -173,15 +173,14 @@ class RemoteMemory:
         """
         opened = self._opened
         waker = opened.waker
-        if waker.share <= 0 or waker.cancel_requested():
-            await waker.checkpoint()
+        if not waker.may_begin():
+            await waker.begin()
         if opened.live and opened.may[READ]:
             operation = opened.carrier.start(READ, opened, self._start, self._nbytes, into)
         else:
             operation = self._begin(READ, into)
         # Copying and polling take time as well: others of the loop get their turn now and then.
-        share = waker.share - 1 - (self._nbytes >> 16)
-        waker.share = share if share & 7 or not waker.share_overdue() else 0
+        waker.count_polled(self._nbytes >> 16)
         if operation is not None:
             await operation
 
@@ -197,14 +196,13 @@ class RemoteMemory:
             Notes.check(notify)
         opened = self._opened
         waker = opened.waker
-        if waker.share <= 0 or waker.cancel_requested():
-            await waker.checkpoint()
+        if not waker.may_begin():
+            await waker.begin()
         if opened.live and opened.may[WRITE]:
             operation = opened.carrier.start(WRITE, opened, self._start, self._nbytes, data)
         else:
             operation = self._begin(WRITE, data)
-        share = waker.share - 1 - (self._nbytes >> 16)  # see read()
-        waker.share = share if share & 7 or not waker.share_overdue() else 0
+        waker.count_polled(self._nbytes >> 16)  # see read()
         if operation is not None:
             await operation
         if notify is not None:

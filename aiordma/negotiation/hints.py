@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+T = TypeVar("T")
 
 _DEADLINE = "put the call into `with anyio.fail_after(seconds)` or `async with asyncio.timeout(seconds)`"
 _ASYNCIO = "aiordma.open_connection() gives asyncio's reader and writer"
@@ -45,11 +47,27 @@ def refuse_keywords(unknown: Mapping[str, Any], known: Iterable[str]) -> NoRetur
     raise TypeError(f"there is no parameter {name!r}; {hint}")
 
 
-def missing_method(owner: object, name: str) -> NoReturn:
-    """:raises AttributeError: with what to use instead, where that is known."""
-    instead = _METHODS.get(name)
-    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    raise AttributeError(f"{text}: use {instead}" if instead else text, name=name, obj=owner)
+class _Missing:
+    """In the place of a method that there is not: as without it, but for the text."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, stream: object, owner: type) -> NoReturn:
+        who = f"type object {owner.__name__!r}" if stream is None else f"{owner.__name__!r} object"
+        text = f"{who} has no attribute {self._name!r}: use {_METHODS[self._name]}"
+        raise AttributeError(text, name=self._name, obj=stream)
+
+
+def hint_at_methods(kind: type[T]) -> type[T]:
+    """A class of streams, with words for the methods that it has not.
+
+    (A ``__getattr__()`` would have them, too, and make each look at any attribute three times as long.)
+    """
+    for name in _METHODS:
+        if not hasattr(kind, name):
+            setattr(kind, name, _Missing(name))
+    return kind
 
 
 class NotOpenYet:

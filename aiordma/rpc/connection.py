@@ -160,10 +160,8 @@ class Connection(Multiplexer):
         :raises RpcError: the call failed; ``not_started`` tells whether the server has looked at it.
         """
         waker = self.waker
-        if waker.share <= 0:  # always so on trio
-            await waker.checkpoint()
-        elif waker.cancel_requested():
-            await waker.cancel_check()
+        if not waker.may_begin():
+            await waker.begin()
         deadline = math.inf
         if timeout is not None:
             deadline = waker.now() + timeout

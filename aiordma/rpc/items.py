@@ -78,10 +78,8 @@ class Inbox:
         :raises BusyResourceError: another task is taking.
         """
         waker = self._connection.waker
-        if waker.share <= 0:
-            await waker.checkpoint()
-        elif waker.cancel_requested():
-            await waker.cancel_check()
+        if not waker.may_begin():
+            await waker.begin()
         if self._busy:  # looked at here, as others had a turn
             raise BusyResourceError("receiving from")
         items = self._items
@@ -104,8 +102,7 @@ class Inbox:
             if self.error is not None:
                 raise self.error
             return None
-        if waker.share > 0:
-            waker.share -= 1
+        waker.count(0)
         item = items.popleft()
         credit = self._machine.taken(self._call, len(item[1]))
         if credit is not None:
@@ -141,10 +138,8 @@ class Sending:
         """
         connection, machine, call = self._connection, self._machine, self._call
         waker = connection.waker
-        if waker.share <= 0:
-            await waker.checkpoint()
-        elif waker.cancel_requested():
-            await waker.cancel_check()
+        if not waker.may_begin():
+            await waker.begin()
         if self._busy:  # looked at here, as others had a turn
             raise BusyResourceError("sending to")
         size = len(payload)
@@ -156,8 +151,7 @@ class Sending:
             head, body = payload.behind(head)  # type: ignore[union-attr]
         try:
             if connection.try_send(head, body):
-                if waker.share > 0:
-                    waker.share -= 1 + (size >> 12)
+                waker.count(size >> 12)
                 return
             parcel = connection.enqueue(head, body)
         except MemoryError as exc:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from anyio import BrokenResourceError
 
+from ..wake.turns import Turns
+
 if TYPE_CHECKING:
     from ..pipes.contracts import Pipe
     from ..wake.base import Waker
@@ -22,13 +24,12 @@ NOT_BEGUN: Final = False
 class AtOnce:
     """Of one stream, which passes the guard of the direction: None where it may be used.
 
-    On trio a loop's share is always used up, so that every operation is ``NOT_BEGUN``.
+    On trio every operation is ``NOT_BEGUN``.
     """
 
     def __init__(self, waker: Waker, pipe: Pipe) -> None:
         # Bound once: on the path of a round trip every hundred nanoseconds count.
-        self._waker: Any = waker
-        self._cancel_requested = waker.cancel_requested
+        self._turns = waker if isinstance(waker, Turns) else None
         self._try_send = pipe.try_send
         self._poll_receive = pipe.poll_receive
 
@@ -38,11 +39,10 @@ class AtOnce:
         :raises anyio.ClosedResourceError: this side has finished sending
         :raises anyio.BrokenResourceError: the connection is lost
         """
-        waker = self._waker
-        share = waker.share
-        if share <= 0 or guard is not None or not (type(item) is bytes or type(item) is bytearray):
+        turns = self._turns
+        if turns is None or guard is not None or not (type(item) is bytes or type(item) is bytearray):
             return NOT_BEGUN
-        if self._cancel_requested():
+        if turns.share <= 0 or turns.is_cancelled():
             return NOT_BEGUN
         size = len(item)
         try:
@@ -51,7 +51,7 @@ class AtOnce:
             if size:
                 raise
             return None  # nothing is nothing to everybody, as on TCP
-        waker.share = share - 1 - (placed >> 12)
+        turns.share -= 1 + (placed >> 12)
         return None if placed == size else placed
 
     def receive(self, max_bytes: Any, guard: int | None) -> bytes | Literal[False] | None:
@@ -61,16 +61,15 @@ class AtOnce:
         :raises anyio.ClosedResourceError: this end is closed
         :raises anyio.BrokenResourceError: the connection is lost
         """
-        waker = self._waker
-        share = waker.share
-        if share <= 0 or guard is not None or type(max_bytes) is not int or max_bytes < 1:
+        turns = self._turns
+        if turns is None or guard is not None or type(max_bytes) is not int or max_bytes < 1:
             return NOT_BEGUN
-        if self._cancel_requested():
+        if turns.share <= 0 or turns.is_cancelled():
             return NOT_BEGUN
         data: bytes | None = self._poll_receive(max_bytes)
         if data:
             # Others of the loop may have run while this polled.
-            share = waker.share - 1 - (len(data) >> 12)
+            share = turns.share - 1 - (len(data) >> 12)
             # Polling takes time as well: every few operations the clock is asked.
-            waker.share = share if share & 7 or not waker.share_overdue() else 0
+            turns.share = share if share & 7 or not turns.share_overdue() else 0
         return data

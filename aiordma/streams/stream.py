@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import operator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio.abc
 from anyio import BrokenResourceError, EndOfStream, WouldBlock
 
-from ..negotiation.hints import missing_method
+from ..negotiation.hints import hint_at_methods
 from ..plain import check_plain
 from ..wake.duplex import CLOSED, KEPT, LOOP_ENDED, Loan
 from ..wake.interrupts import uninterrupted
@@ -48,6 +48,7 @@ class RingCredit(NamedTuple):
 _SMALL_BYTES = 32768
 
 
+@hint_at_methods
 @uninterrupted
 class RdmaStream(SendsSoon, anyio.abc.ByteStream):
     """A byte stream over RDMA, or over TCP where RDMA is not available (see :attr:`path`).
@@ -86,11 +87,6 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
 
     # -- sending
 
-    if not TYPE_CHECKING:  # type checkers find these mistakes better without it
-
-        def __getattr__(self, name: str) -> NoReturn:
-            missing_method(self, name)
-
     async def send(self, item: Buffer) -> None:
         """Send all bytes of ``item``; returns when they are in the peer's ring or on their way there.
 
@@ -117,14 +113,14 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         check_plain(item)
         waker, placed, begun = self._waker, 0, False
         with memoryview(item) as given, given.cast("B") as view:
-            if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
+            if self._send_guard is None and waker.may_begin():
                 try:
                     placed = self._pipe.try_send(view)
                 except BrokenResourceError:
                     if len(view):
                         raise
                 begun = True
-                waker.share -= 1 + (placed >> 12)
+                waker.count(placed >> 12)
             if placed != len(view) or self._send_guard is not None:
                 await self._send_rest(view, placed, begun=begun)
             elif not begun:
@@ -223,10 +219,10 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
             return None if count < 0 else count
 
         waker = self._waker
-        if waker.share > 0 and self._receive_guard is None and not waker.cancel_requested():
+        if self._receive_guard is None and waker.may_begin():
             count = self._pipe.try_receive_into(buffer)
             if count > 0:
-                waker.share -= 1 + (count >> 12)
+                waker.count(count >> 12)
                 return count
             if count < 0:
                 count = await self._receive_when_there(take, True)

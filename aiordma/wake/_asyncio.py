@@ -14,9 +14,10 @@ import anyio.lowlevel
 from ..borrowed import ENABLED
 from . import clock
 from ._eager import EagerHosts
-from ._private import new_cancel_check, new_wake_ups, ready_queue, running_loop
-from .base import SHARE_OPERATIONS, SHARE_SECONDS
+from ._private import cancel_checks, new_wake_ups, ready_queue, running_loop
+from .base import SHARE_OPERATIONS
 from .ending import Ending, follow_runs, refuse_other_loop
+from .turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from .base import Callback, ClosedCallback, EndCallback, Handle, LoopBound, Starter, Waiter
 
 _log = logging.getLogger("aiordma.wake")
-
-_SHARE_NS = int(SHARE_SECONDS * 1e9)
 
 
 def new_waker(loop: asyncio.AbstractEventLoop) -> AsyncioWaker:
@@ -122,7 +121,7 @@ class AsyncioJob:
             _log.exception("background task %r failed", main)
 
 
-class AsyncioWaker:
+class AsyncioWaker(Turns):
     __slots__ = (
         "_add_reader",
         "_add_writer",
@@ -132,39 +131,30 @@ class AsyncioWaker:
         "_loop",
         "_remove_reader",
         "_remove_writer",
-        "_share_ends",
         "_wake_ups",
         "_watched",
         "_watched_writable",
-        "_whole_share",
         "call_at",
-        "cancel_requested",
-        "clock",
         "locals",
         "name",
         "now",
         "pid",
         "ready",
-        "share",
         "thread",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        # In debug mode every operation yields.
+        super().__init__(clock.of_asyncio_loop(loop), 0 if loop.get_debug() else SHARE_OPERATIONS)
         self._loop = loop
         #: The thread it runs in.
         self.thread = threading.get_ident()
         self.name = "uvloop" if type(loop).__module__.partition(".")[0] == "uvloop" else "asyncio"
-        # In debug mode every operation yields.
-        self.clock = clock.of_asyncio_loop(loop)
-        self._whole_share = 0 if loop.get_debug() else SHARE_OPERATIONS
-        self.share = self._whole_share
-        self._share_ends = self.clock.now_ns() + _SHARE_NS
         self.call_at: Callable[[float, Callback], Handle] = loop.call_at
         self.now: Callable[[], float] = loop.time
         self.ready = ready_queue(loop)
         self._wake_ups = new_wake_ups(loop, self.thread, self.ready)
-        #: See :class:`.base.Waker`.
-        self.cancel_requested = new_cancel_check(self)
+        self.learn_of_cancellation(*cancel_checks(self))
         # asyncio's public methods refuse the descriptor of a transport, so that programs keep off it.
         theirs = loop if ENABLED else None
         self._add_reader: Any = getattr(theirs, "_add_reader", loop.add_reader)
@@ -319,8 +309,10 @@ class AsyncioWaker:
 
     async def checkpoint(self) -> None:
         await anyio.lowlevel.checkpoint()
-        self.share = self._whole_share
-        self._share_ends = self.clock.now_ns() + _SHARE_NS
+        self.renew_share()
+
+    async def begin(self) -> None:
+        await (self.cancel_check() if self.share > 0 else self.checkpoint())
 
     async def cancel_check(self) -> None:
         if self.cancel_requested():
@@ -330,13 +322,6 @@ class AsyncioWaker:
 
     async def shielded_yield(self) -> None:
         """Nothing to do: an operation yields before it takes anything, and only when its share is used up."""
-
-    def renew_share(self) -> None:
-        self.share = self._whole_share
-        self._share_ends = self.clock.now_ns() + _SHARE_NS
-
-    def share_overdue(self) -> bool:
-        return self.clock.now_ns() > self._share_ends
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

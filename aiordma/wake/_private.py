@@ -113,12 +113,15 @@ def _cancel_requested_by_deadline(waker: _OfLoop) -> bool:
     return anyio.current_effective_deadline() == float("-inf")
 
 
-def new_cancel_check(waker: _OfLoop) -> Callable[[], bool]:
-    """What tells whether the running task of a loop has been cancelled and has not received that yet."""
+def cancel_checks(waker: _OfLoop) -> tuple[CancelCheck | None, Callable[[], bool]]:
+    """What tell whether the running task of a loop has been cancelled and has not received that yet.
+
+    The first is faster, and is not there everywhere.
+    """
+    check = None
     if _compiled and _must_cancel_known and _task_states is not None:
         check = CancelCheck(waker._loop, waker.thread, _running_tasks, current_task, _task_states)
-        return check.requested
-    return partial(_cancel_requested_by_deadline, waker)
+    return check, partial(_cancel_requested_by_deadline, waker)
 
 
 # ---- the loop's queue of callbacks -----------------------------------------------------------------------

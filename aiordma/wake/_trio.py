@@ -356,6 +356,9 @@ class TrioWaker:
     async def checkpoint(self) -> None:
         await trio.lowlevel.checkpoint()
 
+    async def begin(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def cancel_check(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
@@ -364,6 +367,14 @@ class TrioWaker:
 
     def cancel_requested(self) -> bool:
         return trio.current_effective_deadline() == -math.inf
+
+    def may_begin(self) -> bool:
+        return False
+
+    def count(self, more: int) -> None:
+        """Nothing is left to count from."""
+
+    count_polled = count
 
     def renew_share(self) -> None:
         """Nothing to renew: every call yields."""

@@ -228,6 +228,25 @@ class Waker(Protocol):
     def cancel_requested(self) -> bool:
         """True when a ``cancel_check()`` would raise. Costs no more than a few lookups."""
 
+    def may_begin(self) -> bool:
+        """Whether an operation may complete at once: something of the share is left, and its task is not
+        cancelled. Never so on trio."""
+
+    async def begin(self) -> None:
+        """The checkpoint of an operation that may not complete at once: a whole one on trio, and where
+        nothing of the share is left.
+        """
+
+    def count(self, more: int) -> None:
+        """An operation has completed at once.
+
+        :param more: for its size, for instance 1 for each 4 KiB.
+        """
+
+    def count_polled(self, more: int) -> None:
+        """The same for one that may have polled. That takes time as well: every few operations the clock is
+        asked whether the share is over."""
+
     def renew_share(self) -> None:
         """Begin a new share: the calling task has just really waited, so others had their turn."""
 

@@ -209,7 +209,12 @@ def _link_aiordma(suite: Suite) -> None:
     compiled = packages / "aiordma"
     if not compiled.exists():
         compiled.symlink_to(Path(finder.__file__).with_name("aiordma"))
-    (packages / "aiordma.pth").write_text("import _editable_skbc_aiordma\n")
+    # Since Python 3.15 an environment says in another file what its start calls.
+    start = Path(finder.__file__).with_suffix(".start")
+    if start.exists():
+        shutil.copy(start, packages)
+    else:
+        (packages / "aiordma.pth").write_text("import _editable_skbc_aiordma\n")
 
 
 def _build_aiordma(suite: Suite) -> None:
