@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import wake
-from ..streams.at_once import AtOnce
+from ..streams.at_once import NOT_BEGUN, AtOnce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +165,9 @@ class RingStreamReader(asyncio.StreamReader):
         """Return when the buffer has grown or EOF is reached (for asyncio's methods, which look at it)."""
         size = len(self._data)
         while not self._advance():
-            if not await self._wait_for_ring(func_name) and (len(self._data) != size or self._eof):
+            await self._wait_for_ring(func_name, False)
+            pipe = self._pipe
+            if (pipe is None or not pipe.readable) and (len(self._data) != size or self._eof):
                 return
 
     def _poll(self, pipe: Pipe) -> bool:
@@ -176,16 +178,16 @@ class RingStreamReader(asyncio.StreamReader):
             self._waker.share = 0
         return True
 
-    async def _wait_for_ring(self, func_name: str, polled: bool = False) -> bool:
-        """Poll, then park. False: it was not the ring that ended the waiting, or the ring is not ours now."""
+    async def _wait_for_ring(self, func_name: str, polled: bool) -> None:
+        """Poll, if nobody has, then park."""
         pipe, ring, waker = self._pipe, self._ring, self._waker
         if pipe is not None and ring is not None and self._waiter is None:
             if not polled and self._poll(pipe):
-                return True
+                return
             ring.park_reading()
             # What came in by this was not announced, so look again.
             if pipe.readable or pipe.at_eof:
-                return True
+                return
         sleeper = self._sleeper
         if sleeper is None:
             sleeper = self._sleeper = waker.new_waiter()
@@ -200,72 +202,64 @@ class RingStreamReader(asyncio.StreamReader):
         else:
             await super()._wait_for_data(func_name)  # type: ignore[misc]
         waker.renew_share()
-        return self._pipe is not None and bool(self._pipe.readable)
+
+    async def _begin(self) -> None:
+        """Give the loop a turn if its share is used up. What a cancelled task finds is its own: it learns of
+        that when it waits, as on TCP."""
+        waker = self._waker
+        waker.count(0)
+        if waker.share < 0:
+            await waker.checkpoint()
 
     async def read(self, n: int = -1) -> bytes:
         """See asyncio."""
-        waker, polled = self._waker, False
+        begun = False
         try:
-            if self._pipe is not None and not self._data and self._exception is None:
-                data = self._receive_at_once(n, self._waiter)
+            while (
+                self._pipe is not None and not self._data and self._waiter is None and self._exception is None
+            ):
+                data = self._receive_at_once(n, None)
                 if data:
                     return data  # type: ignore[no-any-return]
-                polled = data is None
-            if not polled:
-                waker.share -= 1
-                if waker.share < 0:
-                    await waker.checkpoint()
-            while (
-                (pipe := self._pipe) is not None
-                and n > 0
-                and not self._data
-                and self._waiter is None
-                and self._exception is None
-            ):
-                data = pipe.try_receive(n)
-                if data:
-                    waker.share -= len(data) >> 12
-                    return data
-                if data is not None:
+                if data is None:
+                    await self._wait_for_ring("read", True)
+                elif begun or data is not NOT_BEGUN:
                     break
-                await self._wait_for_ring("read", polled)
-                polled = False
+                else:
+                    await self._begin()
+                begun = True
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._failed(exc)
         return await super().read(n)
 
     async def readexactly(self, n: int) -> bytes:
         """See asyncio."""
-        waker, polled = self._waker, False
+        begun = False
         try:
-            if self._pipe is not None and not self._data and self._exception is None and n <= self._limit:
-                data = self._receive_at_once(n, self._waiter)
-                if data:
-                    if len(data) == n:
-                        return data  # type: ignore[no-any-return]
-                    self._data += data  # the rest has yet to come
-                polled = data is None
-            if not polled:
-                waker.share -= 1
-                if waker.share < 0:
-                    await waker.checkpoint()
             while (
-                (pipe := self._pipe) is not None
-                and n > 0
+                self._pipe is not None
+                and n <= self._limit
                 and not self._data
                 and self._waiter is None
                 and self._exception is None
             ):
-                readable = pipe.readable
-                if readable >= n:
-                    waker.share -= n >> 12
-                    return pipe.try_receive(n) or b""
-                if readable or pipe.at_eof or pipe.error is not None:
+                data = self._receive_at_once(n, None)
+                if data:
+                    if len(data) == n:
+                        return data  # type: ignore[no-any-return]
+                    self._data += data  # the rest has yet to come
                     break
-                await self._wait_for_ring("readexactly", polled)
-                polled = False
+                if data is None:
+                    await self._wait_for_ring("readexactly", True)
+                elif begun or data is not NOT_BEGUN:
+                    break
+                else:
+                    await self._begin()
+                begun = True
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._failed(exc)
+        if n > self._limit and not begun:
+            await self._begin()
         if n > self._limit and self._pipe is not None and self._waiter is None and self._exception is None:
             return await self._readexactly_large(n)
         return await super().readexactly(n)
@@ -292,7 +286,7 @@ class RingStreamReader(asyncio.StreamReader):
                 if not count:
                     break
                 if count < 0:
-                    await self._wait_for_ring("readexactly")
+                    await self._wait_for_ring("readexactly", False)
                     continue
                 at += count
                 if at == len(view):
@@ -316,7 +310,7 @@ class RingStreamReader(asyncio.StreamReader):
     async def readuntil(self, separator: Any = b"\n") -> bytes:
         """See asyncio."""
         waker = self._waker
-        waker.share -= 1
+        waker.count(0)
         if waker.share < 0:
             await waker.checkpoint()
         if type(separator) is bytes and separator and self._waiter is None and self._exception is None:
