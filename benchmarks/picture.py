@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DRAWING = ROOT / "docs" / "first-look.svg"
 #: By how ends wait, and everything else.
-WAITING = REST = "20261129-020624-f47f76d75053"
+WAITING = REST = "20261201-074358-9716dcdc9507"
 OURS, AWAKE, ASLEEP, CALLS, ASYNC_CALLS = (
     "stream-hybrid-uvloop",
     "stream-spin-uvloop",

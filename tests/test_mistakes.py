@@ -42,6 +42,7 @@ import pytest
 
 import aiordma
 from aiordma import memory, rpc
+from aiordma.compat.stream_reader import RingStreamReader
 from aiordma.rpc.client import Client
 from tests.world import DEVICE
 
@@ -258,6 +259,16 @@ async def test_methods_of_other_libraries() -> None:
                     getattr(stream, name)
             with pytest.raises(AttributeError, match=r"has no attribute 'xyzzy'$"):
                 _ = stream.xyzzy  # type: ignore[attr-defined]
+            assert not hasattr(stream, "read")
+    with pytest.raises(AttributeError, match="type object 'RdmaStream' has no attribute 'recv': use receive"):
+        _ = aiordma.RdmaStream.recv  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", [aiordma.RdmaStream, aiordma.DatagramConnection, RingStreamReader])
+def test_no_class_on_the_path_of_a_message_answers_for_attributes_itself(kind: type) -> None:
+    """Python remembers where an attribute of a class is, unless the class has one of these methods."""
+    assert not hasattr(kind, "__getattr__")
+    assert kind.__getattribute__ is object.__getattribute__
 
 
 @pytest.mark.anyio
