@@ -268,7 +268,7 @@ async def test_methods_of_other_libraries() -> None:
 def test_no_class_on_the_path_of_a_message_answers_for_attributes_itself(kind: type) -> None:
     """Python remembers where an attribute of a class is, unless the class has one of these methods."""
     assert not hasattr(kind, "__getattr__")
-    assert kind.__getattribute__ is object.__getattribute__
+    assert kind.__getattribute__ is object.__getattribute__  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.anyio

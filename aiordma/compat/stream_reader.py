@@ -179,7 +179,7 @@ class RingStreamReader(asyncio.StreamReader):
         return True
 
     async def _wait_for_ring(self, func_name: str, polled: bool) -> None:
-        """Poll, if nobody has, then park."""
+        """Wait for what comes next; poll before that, unless it was done."""
         pipe, ring, waker = self._pipe, self._ring, self._waker
         if pipe is not None and ring is not None and self._waiter is None:
             if not polled and self._poll(pipe):

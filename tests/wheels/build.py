@@ -21,8 +21,10 @@ from tests.wheels.pythons import HELP, find
 
 #: The oldest glibc that has what the software device calls (memfd_create).
 GLIBC = "2.27"
-#: A wheel has 3.5 MB, of which 2.5 MB are the compiled modules. What adds a seventh to it shall be seen.
-LIMIT_BYTES = 4_000_000
+#: A wheel for 3.11 has 4.16 MB, of which 2.99 MB are the 80 compiled modules; some 20 KB of each are in all.
+#: One that is not optimized, as each run of the checks builds it, has 4.82 MB. What adds a fifteenth shall
+#: be seen.
+LIMIT_BYTES = {True: 4_450_000, False: 5_150_000}
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
@@ -134,9 +136,10 @@ def build(release: str, python: Path, target: Target = HERE) -> Path:
         raise SystemExit(f"{wheel.name} needs more than glibc {GLIBC}")
     size = wheel.stat().st_size
     print(f"{release}: {wheel.name}, {size / 1e6:.2f} MB", flush=True)
-    if size > LIMIT_BYTES and target.optimized:
+    limit = LIMIT_BYTES[target.optimized]
+    if size > limit:
         raise SystemExit(
-            f"{wheel.name} has {size:,} bytes, and the limit of tests/wheels/build.py is {LIMIT_BYTES:,}:"
+            f"{wheel.name} has {size:,} bytes, and the limit of tests/wheels/build.py is {limit:,}:"
             " what has been added that users do not run?"
         )
     return wheel
