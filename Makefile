@@ -488,7 +488,7 @@ test-arm: .venv/.apt-aarch64 build/wheels/.tools ## C tests and a wheel on aarch
 	done
 	@touch $@
 
-bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewrite docs/benchmarks.md (QUICK=1: under a minute)
+bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewrite docs/benchmarks-results.md (QUICK=1: under a minute)
 	$(PY) -m benchmarks $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
 .venv/.apt-apps: .venv/.apt

@@ -134,7 +134,11 @@ def check(wheel: Path, release: str, python: Path, *, tests: bool) -> None:
     printed = here.readme(wheel)
     doctor = here.run(here.bin / "aiordma", "doctor").splitlines()[-1]
     print(f"{release}: {version}; the README's program: {printed}; {doctor}", flush=True)
+    # As in a clone, where the README has it installed: a folder of this name, which cannot be imported.
+    (clone := here.folder / "aiordma").mkdir()
+    (clone / "__init__.py").write_text("raise ImportError('this is not what is installed')")
     shown = here.run(here.bin / "aiordma", "demo", "--seconds", "0.05").splitlines()
+    shutil.rmtree(clone)
     print(f"{release}: aiordma demo: {len(shown)} lines, and at the end: {shown[-1].strip()}", flush=True)
     if release.endswith("t"):
         print(f"{release}: without the GIL: {here.readme(wheel, PYTHON_GIL='0')}", flush=True)

@@ -12,6 +12,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+#: A folder "aiordma" where the user is, such as in a clone, is not the one that is installed.
+_PYTHON = (sys.executable, "-P")
 #: One program of the demo takes a few seconds; on a machine that is very busy, some more.
 _LIMIT_S = 120.0
 _END_S = 5.0
@@ -32,7 +34,7 @@ def start(arguments: Sequence[str]) -> Iterator[IO[str]]:
     :raises click.ClickException: it failed.
     """
     with subprocess.Popen(
-        [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*_PYTHON, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -57,7 +59,7 @@ def output_of(arguments: Sequence[str]) -> tuple[str, str]:
     """
     try:
         done = subprocess.run(
-            [sys.executable, *arguments],
+            [*_PYTHON, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
