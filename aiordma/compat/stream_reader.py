@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import wake
-from ..streams.at_once import NOT_BEGUN, AtOnce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +46,6 @@ class RingStreamReader(asyncio.StreamReader):
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self._pipe: Pipe | None = None  # None: not now (paused), not any more, or never
-        self._receive_at_once: Any = None  # of the pipe, or of the last one
         self._ring: PulledTransport | None = None
         self._waker = wake.current()
         self._reads_ahead = False
@@ -85,8 +83,6 @@ class RingStreamReader(asyncio.StreamReader):
             self._take_all()
         self._ring = transport
         self._pipe = pipe
-        if pipe is not None and pipe is not before:
-            self._receive_at_once = AtOnce(self._waker, pipe).receive
         if pipe is None and before is not None:
             transport.ring_empty()
 
@@ -165,9 +161,7 @@ class RingStreamReader(asyncio.StreamReader):
         """Return when the buffer has grown or EOF is reached (for asyncio's methods, which look at it)."""
         size = len(self._data)
         while not self._advance():
-            await self._wait_for_ring(func_name, False)
-            pipe = self._pipe
-            if (pipe is None or not pipe.readable) and (len(self._data) != size or self._eof):
+            if not await self._wait_for_ring(func_name) and (len(self._data) != size or self._eof):
                 return
 
     def _poll(self, pipe: Pipe) -> bool:
@@ -178,16 +172,20 @@ class RingStreamReader(asyncio.StreamReader):
             self._waker.share = 0
         return True
 
-    async def _wait_for_ring(self, func_name: str, polled: bool) -> None:
-        """Wait for what comes next; poll before that, unless it was done."""
+    async def _wait_for_ring(self, func_name: str) -> bool:
+        """Poll, then park. False: it was not the ring that ended the waiting, or the ring is not ours now.
+
+        Polling is no part of taking, as in streams: what it dispatches may move bytes into the buffer here
+        (`read_ahead()`), which are taken before those that come behind them.
+        """
         pipe, ring, waker = self._pipe, self._ring, self._waker
         if pipe is not None and ring is not None and self._waiter is None:
-            if not polled and self._poll(pipe):
-                return
+            if self._poll(pipe):
+                return True
             ring.park_reading()
             # What came in by this was not announced, so look again.
             if pipe.readable or pipe.at_eof:
-                return
+                return True
         sleeper = self._sleeper
         if sleeper is None:
             sleeper = self._sleeper = waker.new_waiter()
@@ -202,64 +200,56 @@ class RingStreamReader(asyncio.StreamReader):
         else:
             await super()._wait_for_data(func_name)  # type: ignore[misc]
         waker.renew_share()
+        return self._pipe is not None and bool(self._pipe.readable)
 
-    async def _begin(self) -> None:
-        """Give the loop a turn if its share is used up. What a cancelled task finds is its own: it learns of
-        that when it waits, as on TCP."""
+    async def read(self, n: int = -1) -> bytes:
+        """See asyncio."""
         waker = self._waker
         waker.count(0)
         if waker.share < 0:
             await waker.checkpoint()
-
-    async def read(self, n: int = -1) -> bytes:
-        """See asyncio."""
-        begun = False
         try:
             while (
-                self._pipe is not None and not self._data and self._waiter is None and self._exception is None
+                (pipe := self._pipe) is not None
+                and n > 0
+                and not self._data
+                and self._waiter is None
+                and self._exception is None
             ):
-                data = self._receive_at_once(n, None)
+                data = pipe.try_receive(n)
                 if data:
-                    return data  # type: ignore[no-any-return]
-                if data is None:
-                    await self._wait_for_ring("read", True)
-                elif begun or data is not NOT_BEGUN:
+                    waker.share -= len(data) >> 12
+                    return data
+                if data is not None:
                     break
-                else:
-                    await self._begin()
-                begun = True
+                await self._wait_for_ring("read")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._failed(exc)
         return await super().read(n)
 
     async def readexactly(self, n: int) -> bytes:
         """See asyncio."""
-        begun = False
+        waker = self._waker
+        waker.count(0)
+        if waker.share < 0:
+            await waker.checkpoint()
         try:
             while (
-                self._pipe is not None
-                and n <= self._limit
+                (pipe := self._pipe) is not None
+                and n > 0
                 and not self._data
                 and self._waiter is None
                 and self._exception is None
             ):
-                data = self._receive_at_once(n, None)
-                if data:
-                    if len(data) == n:
-                        return data  # type: ignore[no-any-return]
-                    self._data += data  # the rest has yet to come
+                readable = pipe.readable
+                if readable >= n:
+                    waker.share -= n >> 12
+                    return pipe.try_receive(n) or b""
+                if readable or pipe.at_eof or pipe.error is not None:
                     break
-                if data is None:
-                    await self._wait_for_ring("readexactly", True)
-                elif begun or data is not NOT_BEGUN:
-                    break
-                else:
-                    await self._begin()
-                begun = True
+                await self._wait_for_ring("readexactly")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._failed(exc)
-        if n > self._limit and not begun:
-            await self._begin()
         if n > self._limit and self._pipe is not None and self._waiter is None and self._exception is None:
             return await self._readexactly_large(n)
         return await super().readexactly(n)
@@ -286,7 +276,7 @@ class RingStreamReader(asyncio.StreamReader):
                 if not count:
                     break
                 if count < 0:
-                    await self._wait_for_ring("readexactly", False)
+                    await self._wait_for_ring("readexactly")
                     continue
                 at += count
                 if at == len(view):
