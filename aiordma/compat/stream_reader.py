@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import wake
+from ..streams.at_once import NOT_BEGUN, AtOnce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,7 @@ class RingStreamReader(asyncio.StreamReader):
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self._pipe: Pipe | None = None  # None: not now (paused), not any more, or never
+        self._receive_behind: Any = None  # of the pipe, for the buffer here
         self._ring: PulledTransport | None = None
         self._waker = wake.current()
         self._reads_ahead = False
@@ -83,12 +85,13 @@ class RingStreamReader(asyncio.StreamReader):
             self._take_all()
         self._ring = transport
         self._pipe = pipe
+        self._receive_behind = None if pipe is None else AtOnce(self._waker, pipe).receive_behind
         if pipe is None and before is not None:
             transport.ring_empty()
 
     def ring_detached(self) -> None:
         """See `aiordma.compat.contracts.PullReader`."""
-        self._ring = self._pipe = None
+        self._ring = self._pipe = self._receive_behind = None
 
     def ring_closing(self) -> None:
         """See `aiordma.compat.contracts.PullReader`. What has arrived stays readable, as on a socket."""
@@ -161,31 +164,31 @@ class RingStreamReader(asyncio.StreamReader):
         """Return when the buffer has grown or EOF is reached (for asyncio's methods, which look at it)."""
         size = len(self._data)
         while not self._advance():
-            if not await self._wait_for_ring(func_name) and (len(self._data) != size or self._eof):
+            await self._wait_for_ring(func_name, False)
+            pipe = self._pipe
+            if (pipe is None or not pipe.readable) and (len(self._data) != size or self._eof):
                 return
 
-    def _poll(self, pipe: Pipe) -> bool:
-        """Poll for as long as the policy allows. Polling takes time as well: the share may be over."""
-        if not pipe.spin_readable():
-            return False
-        if self._waker.share_overdue():
-            self._waker.share = 0
-        return True
+    async def _wait_for_ring(self, func_name: str, polled: bool) -> None:
+        """Poll, unless it was done, then park, until the ring has something or the reader has changed.
 
-    async def _wait_for_ring(self, func_name: str) -> bool:
-        """Poll, then park. False: it was not the ring that ended the waiting, or the ring is not ours now.
-
-        Polling is no part of taking, as in streams: what it dispatches may move bytes into the buffer here
-        (`read_ahead()`), which are taken before those that come behind them.
+        What polling or parking dispatches may change it: `read_ahead()` moves bytes into the buffer, and the
+        transport may take the ring away. Then nothing would wake a reader that sleeps.
         """
         pipe, ring, waker = self._pipe, self._ring, self._waker
+        size = len(self._data)
         if pipe is not None and ring is not None and self._waiter is None:
-            if self._poll(pipe):
-                return True
-            ring.park_reading()
-            # What came in by this was not announced, so look again.
-            if pipe.readable or pipe.at_eof:
-                return True
+            if not polled and pipe.spin_readable():
+                if waker.share_overdue():
+                    waker.share = 0
+                return
+            if len(self._data) == size and self._pipe is pipe:
+                ring.park_reading()
+                # What came in by this was not announced, so look again.
+                if pipe.readable or pipe.at_eof:
+                    return
+            if len(self._data) != size or self._pipe is not pipe:
+                return
         sleeper = self._sleeper
         if sleeper is None:
             sleeper = self._sleeper = waker.new_waiter()
@@ -200,56 +203,66 @@ class RingStreamReader(asyncio.StreamReader):
         else:
             await super()._wait_for_data(func_name)  # type: ignore[misc]
         waker.renew_share()
-        return self._pipe is not None and bool(self._pipe.readable)
 
-    async def read(self, n: int = -1) -> bytes:
-        """See asyncio."""
+    async def _begin(self) -> None:
+        """Give the loop a turn if its share is used up. What a cancelled task finds is its own: it learns of
+        that when it waits, as on TCP."""
         waker = self._waker
         waker.count(0)
         if waker.share < 0:
             await waker.checkpoint()
+
+    async def read(self, n: int = -1) -> bytes:
+        """See asyncio."""
+        begun = False
         try:
             while (
-                (pipe := self._pipe) is not None
-                and n > 0
-                and not self._data
-                and self._waiter is None
-                and self._exception is None
+                self._pipe is not None and not self._data and self._waiter is None and self._exception is None
             ):
-                data = pipe.try_receive(n)
+                data = self._receive_behind(self._data, n)
                 if data:
-                    waker.share -= len(data) >> 12
-                    return data
-                if data is not None:
+                    return data  # type: ignore[no-any-return]
+                if data is None:
+                    await self._wait_for_ring("read", True)
+                elif begun or data is not NOT_BEGUN:
                     break
-                await self._wait_for_ring("read")
+                else:
+                    await self._begin()
+                begun = True
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._failed(exc)
+        if not begun:
+            await self._begin()
         return await super().read(n)
 
     async def readexactly(self, n: int) -> bytes:
         """See asyncio."""
-        waker = self._waker
-        waker.count(0)
-        if waker.share < 0:
-            await waker.checkpoint()
+        begun = False
         try:
             while (
-                (pipe := self._pipe) is not None
-                and n > 0
+                self._pipe is not None
+                and n <= self._limit
                 and not self._data
                 and self._waiter is None
                 and self._exception is None
             ):
-                readable = pipe.readable
-                if readable >= n:
-                    waker.share -= n >> 12
-                    return pipe.try_receive(n) or b""
-                if readable or pipe.at_eof or pipe.error is not None:
+                data = self._receive_behind(self._data, n)
+                if data:
+                    if len(data) == n:
+                        return data  # type: ignore[no-any-return]
+                    self._data += data  # the rest has yet to come
                     break
-                await self._wait_for_ring("readexactly")
+                if data is None:
+                    await self._wait_for_ring("readexactly", True)
+                elif begun or data is not NOT_BEGUN:
+                    break
+                else:
+                    await self._begin()
+                begun = True
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._failed(exc)
+        if not begun:
+            await self._begin()
         if n > self._limit and self._pipe is not None and self._waiter is None and self._exception is None:
             return await self._readexactly_large(n)
         return await super().readexactly(n)
@@ -276,7 +289,7 @@ class RingStreamReader(asyncio.StreamReader):
                 if not count:
                     break
                 if count < 0:
-                    await self._wait_for_ring("readexactly")
+                    await self._wait_for_ring("readexactly", False)
                     continue
                 at += count
                 if at == len(view):
@@ -299,25 +312,29 @@ class RingStreamReader(asyncio.StreamReader):
 
     async def readuntil(self, separator: Any = b"\n") -> bytes:
         """See asyncio."""
-        waker = self._waker
-        waker.count(0)
-        if waker.share < 0:
-            await waker.checkpoint()
+        begun = False
         if type(separator) is bytes and separator and self._waiter is None and self._exception is None:
-            data = self._data
-            if not data and (pipe := self._pipe) is not None:
+            chunk: Any = b""
+            while not self._data and self._pipe is not None:
                 try:
-                    chunk = pipe.try_receive(_CHUNK_BYTES)
-                    if chunk is None and self._poll(pipe):
-                        chunk = pipe.try_receive(_CHUNK_BYTES)
+                    chunk = self._receive_behind(self._data, _CHUNK_BYTES)
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
                     self._failed(exc)
-                else:
-                    if chunk:
-                        at = chunk.find(separator)
-                        if 0 <= at <= self._limit and at + len(separator) == len(chunk):
-                            return chunk
-                        data += chunk
+                    break
+                if begun or chunk is not NOT_BEGUN:
+                    break
+                await self._begin()
+                begun = True
+            if chunk:
+                at = chunk.find(separator)
+                if 0 <= at <= self._limit and at + len(separator) == len(chunk):
+                    return chunk  # type: ignore[no-any-return]
+                self._data += chunk
+            elif chunk is None:
+                await self._wait_for_ring("readuntil", True)
+            elif not begun:
+                await self._begin()
+            data = self._data
             at = data.find(separator)
             if 0 <= at <= self._limit:
                 end = at + len(separator)

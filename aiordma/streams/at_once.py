@@ -32,6 +32,8 @@ class AtOnce:
         self._turns = waker if isinstance(waker, Turns) else None
         self._try_send = pipe.try_send
         self._poll_receive = pipe.poll_receive
+        self._spin_readable = pipe.spin_readable
+        self._try_receive = pipe.try_receive
 
     def send(self, item: Any, guard: int | None) -> int | Literal[False] | None:
         """Place what there is room for. None: that was all; otherwise the number of bytes, or NOT_BEGUN.
@@ -71,5 +73,29 @@ class AtOnce:
             # Others of the loop may have run while this polled.
             share = turns.share - 1 - (len(data) >> 12)
             # Polling takes time as well: every few operations the clock is asked.
+            turns.share = share if share & 7 or not turns.share_overdue() else 0
+        return data
+
+    def receive_behind(self, before: bytearray, max_bytes: Any) -> bytes | Literal[False] | None:
+        """As ``receive()``, for a reader that keeps bytes of its own: ``before``, which is empty now.
+
+        What polling dispatches may move bytes there. They come first, so nothing is taken then: NOT_BEGUN.
+
+        :raises anyio.ClosedResourceError: this end is closed
+        :raises anyio.BrokenResourceError: the connection is lost
+        """
+        turns = self._turns
+        if turns is None or type(max_bytes) is not int or max_bytes < 1:
+            return NOT_BEGUN
+        if turns.share <= 0 or turns.is_cancelled():
+            return NOT_BEGUN
+        found = self._spin_readable()
+        if before:
+            return NOT_BEGUN
+        if not found:
+            return None
+        data: bytes | None = self._try_receive(max_bytes)
+        if data:
+            share = turns.share - 1 - (len(data) >> 12)
             turns.share = share if share & 7 or not turns.share_overdue() else 0
         return data
