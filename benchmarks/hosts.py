@@ -3,6 +3,7 @@
 Two network namespaces with a cable (veth) stand for two hosts: aiordma does not see that they are one, so all
 bytes go through UDP sockets (`SOFTDEV_WIRE=auto` at both ends). Both ends run on uvloop, each on a CPU of its
 own. The peers take turns; the table has medians, how many times as good as TCP, and the CPU time of both.
+Below stands what two processes in C reach on the same cable, which bounds the sends.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markdown import Markdown
 
-from tests.cable import cabled_hosts, ip
+from tests.cable import Host, cabled_hosts, ip
 
+from . import floor_wire
 from .markdown import number, table
 from .peers import PEERS
 from .runner import Plan, run
@@ -56,7 +60,22 @@ def measure(mtu: int, rounds: int, seconds: float, tell: Callable[[str], None]) 
         peers = [PEERS[name] for name in (*STREAMS, *CALLS)]
         ends = server.command(), client.command()
         plan = Plan(peers, rounds, seconds, False, WORKLOADS, hosts=ends, environment=environment)
-        return run(plan, tell) | {"mtu": mtu}
+        results = run(plan, tell) | {"mtu": mtu}
+        return results | {"in_c": _in_c(server, client, rounds, seconds, tell)}
+
+
+def _in_c(
+    server: Host, client: Host, rounds: int, seconds: float, tell: Callable[[str], None]
+) -> dict[str, list[float]]:
+    """MB/s of each kind, by turns."""
+    found: dict[str, list[float]] = {kind: [] for kind in floor_wire.TITLES}
+    with tempfile.TemporaryDirectory() as folder:
+        program = floor_wire.compiled(folder)
+        for number_of_round in range(rounds):
+            tell(f"round {number_of_round + 1}/{rounds}  in C")
+            for kind, rates in found.items():
+                rates.append(floor_wire.once(program, server, client, kind, seconds))
+    return found
 
 
 def _cell(summary: Summary, peer: str, base: str, keys: Sequence[str], key: str, by: float) -> str:
@@ -86,6 +105,14 @@ def _goals(summary: Summary) -> list[list[str]]:
     return rows
 
 
+def _floors(in_c: dict[str, list[float]], theirs: float) -> list[list[str]]:
+    rows = []
+    for kind, title in floor_wire.TITLES.items():
+        middle, least, most = statistics.median(in_c[kind]), min(in_c[kind]), max(in_c[kind])
+        rows.append([title, f"{middle:,.0f} [{least:,.0f}-{most:,.0f}]", f"{middle / theirs:.2f}x"])
+    return rows
+
+
 def tables(results: dict[str, Any]) -> str:
     """Markdown."""
     summary = Summary(results)
@@ -104,6 +131,11 @@ def tables(results: dict[str, Any]) -> str:
         table(["", "64 B call, us", "64 in flight, /s", "4 KiB call, us", "64 in flight, /s"], calls),
     ]
     parts.insert(1, table(["to uvloop TCP", "goal", "measured", "reached"], _goals(summary)))
+    theirs = summary.value(STREAMS[0], *COLUMNS[-1][1], COLUMNS[-1][2])
+    if theirs and "in_c" in results:
+        parts.append(
+            table(["two processes in C", "MB/s", "to uvloop TCP"], _floors(results["in_c"], theirs * 1000))
+        )
     parts += [f"* not measured: {title}: {'; '.join(said)}" for title, said in summary.problems().items()]
     return "\n".join(parts) + "\n"
 
