@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import wake
-from ..streams.at_once import NOT_BEGUN, AtOnce
+from ..streams.at_once import NOT_BEGUN, AtOnceBehind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ class RingStreamReader(asyncio.StreamReader):
             self._take_all()
         self._ring = transport
         self._pipe = pipe
-        self._receive_behind = None if pipe is None else AtOnce(self._waker, pipe).receive_behind
+        self._receive_behind = None if pipe is None else AtOnceBehind(self._waker, pipe).receive
         if pipe is None and before is not None:
             transport.ring_empty()
 

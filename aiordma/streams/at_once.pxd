@@ -7,12 +7,17 @@ cdef class AtOnce:
     cdef Turns _turns
     cdef object _try_send
     cdef object _poll_receive
-    cdef object _spin_readable
-    cdef object _try_receive
 
     @cython.locals(turns=Turns, size=cython.Py_ssize_t, placed=cython.Py_ssize_t)
     cpdef object send(self, item, guard)
     @cython.locals(turns=Turns, share=cython.long)
     cpdef object receive(self, max_bytes, guard)
+
+@cython.final
+cdef class AtOnceBehind:
+    cdef Turns _turns
+    cdef object _spin_readable
+    cdef object _try_receive
+
     @cython.locals(turns=Turns, share=cython.long)
-    cpdef object receive_behind(self, bytearray before, max_bytes)
+    cpdef object receive(self, bytearray before, max_bytes)

@@ -32,8 +32,6 @@ class AtOnce:
         self._turns = waker if isinstance(waker, Turns) else None
         self._try_send = pipe.try_send
         self._poll_receive = pipe.poll_receive
-        self._spin_readable = pipe.spin_readable
-        self._try_receive = pipe.try_receive
 
     def send(self, item: Any, guard: int | None) -> int | Literal[False] | None:
         """Place what there is room for. None: that was all; otherwise the number of bytes, or NOT_BEGUN.
@@ -76,11 +74,20 @@ class AtOnce:
             turns.share = share if share & 7 or not turns.share_overdue() else 0
         return data
 
-    def receive_behind(self, before: bytearray, max_bytes: Any) -> bytes | Literal[False] | None:
-        """As ``receive()``, for a reader that keeps bytes of its own: ``before``, which is empty now.
 
-        What polling dispatches may move bytes there. They come first, so nothing is taken then: NOT_BEGUN.
+class AtOnceBehind:
+    """The same for a reader that keeps bytes of its own, which come before those of the pipe."""
 
+    def __init__(self, waker: Waker, pipe: Pipe) -> None:
+        self._turns = waker if isinstance(waker, Turns) else None
+        self._spin_readable = pipe.spin_readable
+        self._try_receive = pipe.try_receive
+
+    def receive(self, before: bytearray, max_bytes: Any) -> bytes | Literal[False] | None:
+        """As ``AtOnce.receive()``.
+
+        :param before: where it keeps them; empty now. What polling dispatches may move bytes there: then
+            nothing is taken, NOT_BEGUN.
         :raises anyio.ClosedResourceError: this end is closed
         :raises anyio.BrokenResourceError: the connection is lost
         """
