@@ -47,8 +47,7 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     options = _options()
     if options.list:
-        for peer in PEERS.values():
-            print(f"{peer.name:24}{peer.title}")
+        print("\n".join(f"{peer.name:24}{peer.title}" for peer in PEERS.values()))  # at once: for `| head`
         return 0
     console = Console(stderr=True)
     if options.report is not None:
