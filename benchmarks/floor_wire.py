@@ -1,8 +1,8 @@
 """What two processes in C need at least to move bytes from host to host (for `benchmarks.hosts`).
 
 One TCP stream; datagrams of the size of RoCEv2 packets, which the kernel splits and joins; and the same as
-packets that are filled, get an ICRC, are checked, and copied to where they belong. No device in user space is
-faster than the last, whatever is above it.
+packets that are filled, get an ICRC, are checked, and copied into a ring and out of it. A device in user
+space that works with sockets and rings, as the software device does, is not faster than the last.
 """
 
 from __future__ import annotations

@@ -315,7 +315,7 @@ class RingStreamReader(asyncio.StreamReader):
         begun = False
         if type(separator) is bytes and separator and self._waiter is None and self._exception is None:
             chunk: Any = b""
-            while not self._data and self._pipe is not None:
+            while not self._data and self._pipe is not None and self._waiter is None:
                 try:
                     chunk = self._receive_behind(self._data, _CHUNK_BYTES)
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:

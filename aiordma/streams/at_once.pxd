@@ -10,7 +10,7 @@ cdef class AtOnce:
 
     @cython.locals(turns=Turns, size=cython.Py_ssize_t, placed=cython.Py_ssize_t)
     cpdef object send(self, item, guard)
-    @cython.locals(turns=Turns, share=cython.long)
+    @cython.locals(turns=Turns)
     cpdef object receive(self, max_bytes, guard)
 
 @cython.final
@@ -19,5 +19,5 @@ cdef class AtOnceBehind:
     cdef object _spin_readable
     cdef object _try_receive
 
-    @cython.locals(turns=Turns, share=cython.long)
+    @cython.locals(turns=Turns)
     cpdef object receive(self, bytearray before, max_bytes)

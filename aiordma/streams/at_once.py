@@ -68,10 +68,7 @@ class AtOnce:
             return NOT_BEGUN
         data: bytes | None = self._poll_receive(max_bytes)
         if data:
-            # Others of the loop may have run while this polled.
-            share = turns.share - 1 - (len(data) >> 12)
-            # Polling takes time as well: every few operations the clock is asked.
-            turns.share = share if share & 7 or not turns.share_overdue() else 0
+            turns.count_polled(len(data) >> 12)  # others of the loop may have run while this polled
         return data
 
 
@@ -103,6 +100,5 @@ class AtOnceBehind:
             return None
         data: bytes | None = self._try_receive(max_bytes)
         if data:
-            share = turns.share - 1 - (len(data) >> 12)
-            turns.share = share if share & 7 or not turns.share_overdue() else 0
+            turns.count_polled(len(data) >> 12)
         return data
